@@ -1,0 +1,118 @@
+"""The LaunchBundle on disk: a folder that holds all a run needs but data, checkpoint and image. Never changes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from colosseum.errors import EnvironmentFault, RefusedInput
+from colosseum.planning.plan import Plan
+from colosseum.recipe.schema import Recipe
+
+MANIFEST_SCHEMA = "colosseum.manifest/1"
+MANIFEST, RECIPE, PLAN, ENV = "manifest.json", "recipe.yaml", "plan.json", "env.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchBundle:
+    """A bundle read back from disk."""
+
+    root: Path
+    manifest: dict[str, Any]
+    recipe: Recipe
+    plan: Plan
+
+
+def to_json(data: Any) -> bytes:
+    """Readable JSON that is the same on every machine."""
+    return (json.dumps(data, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def to_yaml(data: Any) -> bytes:
+    """YAML in the order given, with floats that YAML 1.1 readers take as floats."""
+    text: str = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120, default_flow_style=False)
+    return text.encode()
+
+
+def write_bundle(target: Path, files: Mapping[str, bytes], manifest: Mapping[str, Any]) -> None:
+    """Writes ``files`` and the manifest (its ``files`` filled in here) at ``target``, all or nothing.
+
+    Raises:
+        RefusedInput: ``target`` exists: a bundle is never overwritten.
+        EnvironmentFault: the disk is full or the folder not writable.
+    """
+    if target.exists():
+        raise RefusedInput(f"{target} exists and a bundle is never overwritten; name another folder")
+    hashes = {name: hashlib.sha256(data).hexdigest() for name, data in sorted(files.items())}
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    except OSError as error:
+        raise EnvironmentFault(f"cannot write a bundle at {target}: {error.strerror}") from error
+    try:
+        temporary.chmod(0o755)
+        for name, data in {**files, MANIFEST: to_json({**manifest, "files": hashes})}.items():
+            path = temporary / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            if name.endswith((".sh", ".sbatch")):
+                path.chmod(0o755)
+        # rename() onto an existing, non-empty folder fails: of two writers one wins.
+        temporary.rename(target)
+    except OSError as error:
+        if target.exists():
+            raise RefusedInput(f"{target} exists and a bundle is never overwritten; name another folder") from error
+        raise EnvironmentFault(f"cannot write a bundle at {target}: {error.strerror}") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def read_bundle(root: Path) -> LaunchBundle:
+    """Reads and verifies a bundle.
+
+    Raises:
+        RefusedInput: no bundle, or one that was changed.
+    """
+    if problems := verify_bundle(root):
+        raise RefusedInput(f"{root} is not a sound bundle: " + "; ".join(problems))
+    return LaunchBundle(
+        root=root,
+        manifest=json.loads((root / MANIFEST).read_text()),
+        recipe=Recipe.from_data(yaml.safe_load((root / RECIPE).read_text())),
+        plan=Plan.model_validate_json((root / PLAN).read_text()),
+    )
+
+
+def verify_bundle(root: Path) -> list[str]:
+    """What differs from the manifest, one sentence each; empty = the bundle is as it was written."""
+    try:
+        manifest = json.loads((root / MANIFEST).read_text())
+        expected: dict[str, str] = dict(manifest["files"])
+    except FileNotFoundError:
+        return [f"{MANIFEST} is missing"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return [f"{MANIFEST} cannot be read"]
+    if manifest.get("schema") != MANIFEST_SCHEMA:
+        return [f"{MANIFEST} has schema {manifest.get('schema')!r}, not {MANIFEST_SCHEMA!r}"]
+    problems = []
+    present = {p.relative_to(root).as_posix() for p in root.rglob("*") if not p.is_dir()} - {MANIFEST}
+    for name in sorted(present - expected.keys()):
+        problems.append(f"{name} was added")
+    for name, digest in sorted(expected.items()):
+        if name not in present:
+            problems.append(f"{name} is missing")
+        elif hashlib.sha256((root / name).read_bytes()).hexdigest() != digest:
+            problems.append(f"{name} was changed")
+    return problems

@@ -1,0 +1,105 @@
+"""The Plan: what resolving a recipe decided and what it predicts. Prints as the plan document of docs/contracts.md."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+PLAN_SCHEMA = "colosseum.plan/1"
+
+
+class PlanPart(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Layout(PlanPart):
+    """Everything the planner may decide, with no ``auto`` left."""
+
+    tp: int
+    pp: int
+    vpp: int
+    cp: int
+    dp: int
+    mbs: int
+    microbatches: int
+    sequence_parallel: bool
+    recompute: Literal["none", "selective", "full"]
+    recompute_method: Literal["uniform", "block"] | None = None
+    recompute_num_layers: int | None = None
+    first_stage_layers: int | None = None
+    last_stage_layers: int | None = None
+    account_for_embedding_in_pipeline_split: bool = False
+    account_for_loss_in_pipeline_split: bool = False
+    distributed_optimizer: bool
+    grad_reduce_dtype: Literal["bf16", "fp32"]
+    tp_comm_overlap: bool
+    p2p_overlap: bool
+    batch_p2p: bool
+    grad_reduce_overlap: bool
+    param_gather_overlap: bool
+
+
+class StageMemory(PlanPart):
+    """Bytes on one rank of one pipeline stage at the peak of a step."""
+
+    weights_bytes: float
+    gradients_bytes: float
+    optimizer_bytes: float
+    activations_bytes: float
+    logits_bytes: float
+    workspace_bytes: float
+    context_bytes: float
+    total_bytes: float
+
+
+class Memory(PlanPart):
+    usable_bytes: float
+    peak_bytes: float
+    stages: tuple[StageMemory, ...]
+
+
+class Convention(PlanPart):
+    """A figure under both attention conventions: causal-halved and full."""
+
+    causal: float
+    full: float
+
+
+class CalibrationRef(PlanPart):
+    name: str
+    hash: str
+
+
+class Rejected(PlanPart):
+    layout: dict[str, Any]
+    reason: str
+
+
+class Plan(PlanPart):
+    """Predictions are ``None`` where the hardware file gives nothing to predict from."""
+
+    schema_: Literal["colosseum.plan/1"] = Field(PLAN_SCHEMA, alias="schema")
+    id: str | None = None
+    fits: bool
+    layout: Layout
+    step_time_s: float | None = None
+    step_time_range_s: tuple[float, float] | None = None
+    step_time_parts_s: dict[str, float] = {}
+    tokens_per_s_per_gpu: float | None = None
+    model_tflops_per_gpu: Convention | None = None
+    mfu: Convention | None = None
+    mfu_peak_tflops: float | None = None
+    memory: Memory | None = None
+    days: float | None = None
+    gpu_hours: float | None = None
+    calibration: CalibrationRef | None = None
+    assumptions: tuple[str, ...] = ()
+    rejected: tuple[Rejected, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """The document; ``id`` only where one was given."""
+        data = self.model_dump(mode="json", by_alias=True)
+        if self.id is None:
+            del data["id"]
+        return data

@@ -1,0 +1,423 @@
+"""The Recipe: one frozen, typed description of one training stage. Unknown keys are refused.
+
+Field names follow megatron-core where it has one. Foreign names live in ``engines/`` only.
+Cross-field rules stand in ``rules.py``; this file knows types, ranges and defaults.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+
+from colosseum.units import parse_duration_s
+
+Auto = Literal["auto"]
+AUTO: Auto = "auto"
+
+
+def _duration(text: str) -> str:
+    parse_duration_s(text)
+    return text
+
+
+def _one_line(text: str) -> str:
+    if any(ord(c) < 32 or ord(c) == 127 for c in text):
+        raise ValueError("must be one line of text without control characters")
+    return text
+
+
+Count = Annotated[int, Field(ge=1, le=10**15)]
+Whole = Annotated[int, Field(ge=0, le=10**15)]
+CountOrAuto = Count | Auto
+BoolOrAuto = bool | Auto
+Rate = Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, le=1e30, allow_inf_nan=False)]
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+Text = Annotated[str, StringConstraints(min_length=1, max_length=4096), AfterValidator(_one_line)]
+Token = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+Duration = Annotated[str, StringConstraints(max_length=32), AfterValidator(_duration)]
+EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
+
+
+class Section(BaseModel):
+    """A frozen part of a recipe. Strict: ``"8"`` is no number, ``true`` is no count, ``no`` is no text."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+# --- what is trained ---------------------------------------------------------------------------------------------
+
+
+class CptTask(Section):
+    """Continued pretraining on a blend of token streams."""
+
+    kind: Literal["cpt"]
+
+
+class ChatTokens(Section):
+    """Special strings of the chat template (defaults: the case study's)."""
+
+    system_turn_start: Token = "<extra_id_0>"
+    turn_start: Token = "<extra_id_1>"
+    label_start: Token = "<extra_id_2>"
+    end_of_turn: Token = "\n"
+    end_of_name: Token = "\n"
+
+
+class SftTask(Section):
+    """Supervised fine-tuning; loss on the answer tokens only."""
+
+    kind: Literal["sft"]
+    format: Literal["chat", "prompt_response"] = Field("chat", description="JSONL format of the data")
+    chat_tokens: ChatTokens = ChatTokens()
+    shuffle: bool = True
+    num_workers: Whole = Field(0, description="data loader processes a rank")
+
+
+class DpoTask(Section):
+    """Direct preference optimisation (Rafailov et al. 2023, arXiv:2305.18290)."""
+
+    kind: Literal["dpo"]
+    beta: Positive = Field(0.2, description="strength of the KL penalty to the reference policy")
+    loss: Literal["dpo", "ipo", "rpo_bwd_kl", "rpo_fwd_kl", "rpo_sq"] = "dpo"
+    reference: Literal["precomputed", "resident", "host"] = Field(
+        "host", description="reference log-probs: computed once before, from a resident copy, or a copy swapped from host"
+    )
+    sft_weight: Rate = Field(0.0, description="weight of an added SFT term on the chosen response")
+    average_log_probs: bool = Field(False, description="divide log-probs by the response length")
+    logprob_mbs: Count | None = Field(None, description="micro-batch (pairs) of the log-prob pass; null = batch.mbs")
+    chat_tokens: ChatTokens = ChatTokens()
+    shuffle: bool = True
+    num_workers: Whole = 0
+
+
+Task = Annotated[CptTask | SftTask | DpoTask, Field(discriminator="kind")]
+
+
+class Model(Section):
+    """A dense GPT, by megatron-core's names."""
+
+    num_layers: Count
+    hidden_size: Count
+    num_attention_heads: Count
+    vocab_size: Count = Field(description="rows of the embedding before padding")
+    ffn_hidden_size: Count | None = Field(None, description="null = 4 * hidden_size")
+    num_query_groups: Count | None = Field(None, description="KV heads; null = num_attention_heads (MHA)")
+    kv_channels: Count | None = Field(None, description="head dimension; null = hidden_size / num_attention_heads")
+    activation_func: Literal["squared_relu", "gelu", "silu"] = "squared_relu"
+    gated_linear_unit: bool = Field(False, description="SwiGLU / GeGLU: a third matrix in the MLP")
+    normalization: Literal["LayerNorm", "RMSNorm"] = "LayerNorm"
+    layernorm_zero_centered_gamma: bool = Field(True, description="layernorm1p")
+    layernorm_epsilon: Positive = 1e-5
+    add_bias_linear: bool = False
+    tied_embeddings: bool = Field(False, description="input and output embedding share one matrix")
+    position_embedding_type: Literal["rope", "learned_absolute"] = "rope"
+    rotary_percent: Fraction = 0.5
+    rope_base: Count = 10000
+    rope_scaling: Positive | None = Field(None, description="Llama-3 style RoPE scaling factor; null = none")
+    max_position_embeddings: Count | None = Field(None, description="null = batch.seq_length")
+    hidden_dropout: Fraction = 0.0
+    attention_dropout: Fraction = 0.0
+    init_method_std: Positive = 0.02
+    make_vocab_size_divisible_by: Count = 128
+
+    @property
+    def ffn(self) -> int:
+        """Width of the MLP."""
+        return self.ffn_hidden_size or 4 * self.hidden_size
+
+    @property
+    def query_groups(self) -> int:
+        """KV heads."""
+        return self.num_query_groups or self.num_attention_heads
+
+    @property
+    def head_dim(self) -> int:
+        """Channels of one attention head."""
+        return self.kv_channels or self.hidden_size // self.num_attention_heads
+
+    def padded_vocab(self, tp: int) -> int:
+        """Embedding rows after padding to a multiple of ``make_vocab_size_divisible_by * tp`` (Megatron's rule)."""
+        unit = self.make_vocab_size_divisible_by * tp
+        return -(-self.vocab_size // unit) * unit
+
+
+class Tokenizer(Section):
+    kind: Literal["tokenizer_json", "sentencepiece", "null"] = Field(
+        "tokenizer_json", description='"null": token ids are the data, no text (quote it: bare null is YAML\'s nothing)'
+    )
+    path: Text | None = Field(None, description="tokenizer.json or SentencePiece .model")
+    eod: Token = Field("<|endoftext|>", description="end-of-document token")
+
+
+class BlendEntry(Section):
+    path: Text = Field(description="prefix of a Megatron .bin/.idx pair")
+    weight: Positive = Field(description="share of samples; weights need not add up to 1")
+    tags: tuple[Text, ...] = ()
+
+
+class Data(Section):
+    blend: tuple[BlendEntry, ...] = Field((), description="cpt: indexed datasets, sampled by weight, cut by split")
+    train: Text | None = Field(None, description="sft, dpo: JSONL file")
+    validation: Text | None = Field(None, description="sft, dpo: JSONL file")
+    train_samples: Count | None = Field(None, description="rows of the training file, for a plan before it exists")
+    cache_dir: Text | None = Field(None, description="index cache; null = beside the run")
+    split: Text = Field("99,1,0", description="train, validation, test shares of a blend")
+    eod_mask_loss: bool = False
+    reset_position_ids: bool = False
+    reset_attention_mask: bool = False
+    record_samples: bool = Field(False, description="write sample ids to the ledger")
+
+
+class Batch(Section):
+    gbs: Count = Field(description="sequences (cpt, sft) or pairs (dpo) a step")
+    mbs: CountOrAuto = Field(1, description="sequences or pairs a microbatch")
+    seq_length: Count
+
+
+# --- how it is spread and computed -------------------------------------------------------------------------------
+
+
+class Parallelism(Section):
+    """dp is derived: gpus / (tp * pp * cp)."""
+
+    tp: CountOrAuto = 1
+    pp: CountOrAuto = 1
+    vpp: CountOrAuto = Field(1, description="model chunks a pipeline rank; 1 = not interleaved (engines' null)")
+    cp: CountOrAuto = 1
+    sequence_parallel: BoolOrAuto = Field(AUTO, description="auto = tp > 1")
+    first_stage_layers: Count | None = None
+    last_stage_layers: Count | None = None
+    account_for_embedding_in_pipeline_split: BoolOrAuto = False
+    account_for_loss_in_pipeline_split: BoolOrAuto = False
+    microbatch_group_size_per_vp_stage: Count | None = Field(None, description="null = pp")
+
+
+class Recompute(Section):
+    granularity: Literal["none", "selective", "full", "auto"] = "none"
+    method: Literal["uniform", "block"] | None = None
+    num_layers: Count | None = None
+    modules: tuple[Literal["core_attn", "layernorm", "mlp"], ...] = ("core_attn",)
+
+
+class Bf16Layers(Section):
+    """Layers kept in BF16 at both ends of an FP8 model."""
+
+    first: Whole = 0
+    last: Whole = 0
+
+
+class Precision(Section):
+    dtype: Literal["bf16", "fp32"] = "bf16"
+    fp8: Literal["none", "delayed", "tensorwise", "blockwise"] = Field("none", description="scaling recipe")
+    fp8_format: Literal["hybrid", "e4m3"] = "hybrid"
+    fp8_params: bool = Field(False, description="keep and gather weights in FP8")
+    fp8_wgrad: bool = Field(True, description="weight gradients in FP8")
+    fp8_margin: Whole = 0
+    fp8_interval: Count = 1
+    fp8_amax_history_len: Count = 1024
+    fp8_amax_compute_algo: Literal["max", "most_recent"] = "max"
+    bf16_layers: Bf16Layers = Bf16Layers()
+    grad_reduce_dtype: Literal["bf16", "fp32", "auto"] = Field(AUTO, description="main gradients; auto = planner")
+    moments_dtype: Literal["fp32", "bf16"] = Field("fp32", description="Adam's m and v")
+
+
+class Optimizer(Section):
+    name: Literal["adam"] = "adam"
+    lr: Rate = 1e-5
+    min_lr: Rate = 0.0
+    lr_schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    warmup_steps: Whole = 0
+    weight_decay: Rate = 0.1
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.95
+    eps: Positive = 1e-8
+    clip_grad: Rate = Field(1.0, description="gradient-norm clipping; 0 = off")
+    distributed: BoolOrAuto = Field(AUTO, description="shard optimizer states over dp * cp; auto = when dp * cp > 1")
+
+
+class Train(Section):
+    """Exactly one of steps, tokens, epochs says how long."""
+
+    steps: Count | None = None
+    tokens: Count | None = None
+    epochs: Count | None = Field(None, description="passes over the training file (sft, dpo)")
+    val_every_steps: Count = 100
+    val_steps: Whole = 10
+    log_every_steps: Count = 1
+    seed: Whole = 1234
+    deterministic: bool = False
+
+
+class Overlap(Section):
+    tp_comm: BoolOrAuto = Field(AUTO, description="TP collectives overlap GEMMs (userbuffers); auto = tp > 1 with SP")
+    tp_comm_cfg: Text | None = Field(None, description="userbuffers profile; null = the engine's default")
+    p2p: BoolOrAuto = Field(AUTO, description="overlap pipeline sends; auto = vpp > 1")
+    batch_p2p: BoolOrAuto = Field(AUTO, description="batch pipeline sends; auto = not p2p")
+    grad_reduce: BoolOrAuto = Field(AUTO, description="auto = dp * cp > 1")
+    param_gather: BoolOrAuto = Field(AUTO, description="auto = with the distributed optimizer")
+    defer_embedding_wgrad_compute: bool = False
+    wgrad_deferral_limit: Whole = Field(0, description="microbatches whose embedding wgrad is deferred; 0 = all")
+
+
+class Fusion(Section):
+    cross_entropy: bool = False
+    rope: bool = False
+    gradient_accumulation: bool = True
+
+
+class Checkpoint(Section):
+    model_config = ConfigDict(**{**Section.model_config, "validate_by_name": True, "validate_by_alias": True})
+
+    format: Literal["torch_dist"] = "torch_dist"
+    every_steps: Count = 100
+    keep_last: Count | None = Field(None, description="null = keep all")
+    keep_every: Count | None = Field(None, description="besides keep_last, keep each step divisible by this")
+    async_save: bool = Field(False, alias="async", description="write while training goes on")
+    source: Text = Field("none", alias="from", description="path, run:RUN[@STEP], stage:NAME or none (fresh weights)")
+    load: tuple[Literal["weights", "optimizer", "data", "rng"], ...] = ("weights", "optimizer", "data", "rng")
+
+
+class Stability(Section):
+    mode: Literal["off", "watch", "act"] = Field(
+        "act", description='NaN and inf in the loss: ignored, reported, or the run stops ("off" needs quotes in YAML)'
+    )
+
+
+class Resources(Section):
+    gpus: Count = Field(description="ranks in all (processes on CPU)")
+    gpus_per_node: Count = 8
+    time_limit: Duration = "4h"
+    vboost: bool = Field(False, description="raise the GPU's clock boost slider before training")
+
+
+# --- where it runs -----------------------------------------------------------------------------------------------
+
+
+class PeakFlops(Section):
+    """Dense peak FLOP/s of one device."""
+
+    bf16: Positive
+    fp8: Positive | None = Field(None, description="null = no FP8 tensor cores")
+    fp32: Positive
+
+
+class Hardware(Section):
+    """One accelerator and its links; all rates a device."""
+
+    name: Name
+    kind: Literal["gpu", "cpu"]
+    peak_flops: PeakFlops
+    memory_bytes: Count = Field(description="bytes the driver reports")
+    memory_bytes_per_s: Positive
+    nvlink_bytes_per_s: Positive | None = Field(None, description="one direction; null = none (PCIe)")
+    nvlink_domain: Count = Field(8, description="devices that reach each other over NVLink")
+    pcie_bytes_per_s: Positive = Field(64e9, description="one direction, host or peer")
+    nic_bytes_per_s: Positive = Field(50e9, description="one direction")
+    sms: Count = 1
+
+
+class Paths(Section):
+    data: Text = "data"
+    runs: Text = "runs"
+    scratch: Text | None = None
+
+
+class Container(Section):
+    """A pyxis/enroot container; null in the cluster file = bare metal."""
+
+    image: Text
+    mounts: tuple[Text, ...] = Field((), description="src:dst[:flags]")
+    workdir: Text | None = None
+    mount_home: bool = False
+    writable: bool = False
+
+
+class Storage(Section):
+    write_bytes_per_s: Positive | None = Field(None, description="aggregate, as a job sees it")
+    read_bytes_per_s: Positive | None = None
+    quota_bytes: Count | None = None
+
+
+class Slurm(Section):
+    partition: Text | None = None
+    account: Text | None = None
+    qos: Text | None = None
+    reservation: Text | None = None
+    constraint: Text | None = None
+    exclude: tuple[Text, ...] = ()
+    gpu_request: Literal["gres", "gpus-per-node", "none"] = "gpus-per-node"
+    exclusive: bool = True
+    mpi: Text | None = Field(None, description="srun --mpi plugin; null = the site's default")
+    launch: Literal["srun", "torchrun"] = Field("srun", description="one task a GPU, or torchrun one a node")
+    requeue: bool = True
+    max_restarts_without_progress: Count = 3
+    extra: tuple[Text, ...] = Field((), description="more #SBATCH options, e.g. --comment=x")
+
+
+class Cluster(Section):
+    """A place to run. Site facts only: nothing here changes the numerics of a run."""
+
+    name: Name
+    scheduler: Literal["local", "slurm"]
+    nodes: Count | None = Field(None, description="nodes a job may have; null = unknown")
+    gpus_per_node: Count = 8
+    paths: Paths = Paths()
+    slurm: Slurm = Slurm()
+    container: Container | None = None
+    venv: Text | None = Field(None, description="bare metal: virtual environment to activate")
+    modules: tuple[Text, ...] = Field((), description="bare metal: environment modules to load")
+    env: dict[EnvName, Text] = Field(default={}, description="site variables: NCCL_IB_*, NCCL_SOCKET_IFNAME, …")
+    numa_binding: bool = False
+    storage: Storage = Storage()
+    price_per_gpu_hour: Positive | None = None
+    currency: Name = "USD"
+    node_mtbf_hours: Positive | None = Field(None, description="mean time between failures of one node")
+
+
+class Recipe(Section):
+    """Everything one stage needs; see docs/contracts.md."""
+
+    name: Name
+    engine: Literal["mcore", "megatron-lm", "nemo1", "nemo2"] = "mcore"
+    task: Task
+    model: Model
+    tokenizer: Tokenizer = Tokenizer()
+    data: Data = Data()
+    batch: Batch
+    parallelism: Parallelism = Parallelism()
+    recompute: Recompute = Recompute()
+    precision: Precision = Precision()
+    optimizer: Optimizer = Optimizer()
+    train: Train
+    overlap: Overlap = Overlap()
+    fusion: Fusion = Fusion()
+    checkpoint: Checkpoint = Checkpoint()
+    stability: Stability = Stability()
+    resources: Resources
+    hardware: Hardware
+    cluster: Cluster
+
+    def as_data(self) -> dict[str, Any]:
+        """Plain JSON-able data under the names a YAML file uses."""
+        return self.model_dump(mode="json", by_alias=True)
+
+    @classmethod
+    def from_data(cls, data: Any) -> Recipe:
+        """Validate plain data (lists stand for tuples).
+
+        Raises:
+            pydantic.ValidationError: with every type and range fault at once.
+        """
+        return cls.model_validate(_tuples(data))
+
+
+def _tuples(value: Any) -> Any:
+    """Lists to tuples, which the strict model wants."""
+    if isinstance(value, dict):
+        return {k: _tuples(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return tuple(_tuples(v) for v in value)
+    return value

@@ -1,0 +1,205 @@
+"""The names inside a run folder, and the shape of the lines written there. The only file that knows them."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+OUTCOME_KINDS = ("completed", "saved", "data_error", "numeric_error", "config_error", "hang", "crash")
+OutcomeKind = Literal["completed", "saved", "data_error", "numeric_error", "config_error", "hang", "crash"]
+
+EXIT_COMPLETE = 0
+EXIT_SAVED = 75
+"""Stopped on request with the state saved: start me again (EX_TEMPFAIL)."""
+EXIT_FINAL = 76
+"""Do not start me again: data, NaN, config (EX_PROTOCOL)."""
+
+
+def new_run_id(name: str, now: datetime | None = None) -> str:
+    """``<UTC yyyymmdd-hhmmss>-<name>-<4 hex>``."""
+    stamp = (now or datetime.now(UTC)).strftime("%Y%m%d-%H%M%S")
+    return f"{stamp}-{name}-{secrets.token_hex(2)}"
+
+
+@dataclass(frozen=True, slots=True)
+class RunDir:
+    """Paths of one run; nothing is created by asking."""
+
+    root: Path
+
+    @property
+    def bundle(self) -> Path:
+        return self.root / "bundle"
+
+    @property
+    def submissions(self) -> Path:
+        return self.root / "submissions.jsonl"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    @property
+    def metrics(self) -> Path:
+        return self.root / "metrics.jsonl"
+
+    @property
+    def events(self) -> Path:
+        return self.root / "events.jsonl"
+
+    @property
+    def ledger(self) -> Path:
+        return self.root / "ledger.jsonl"
+
+    @property
+    def tensorboard(self) -> Path:
+        return self.root / "tensorboard"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    @property
+    def rehearsal(self) -> Path:
+        return self.root / "rehearsal.json"
+
+    @property
+    def attempts(self) -> Path:
+        return self.root / "attempts"
+
+    def attempt(self, n: int) -> AttemptDir:
+        return AttemptDir(self.attempts / f"{n:03d}")
+
+    def attempt_numbers(self) -> list[int]:
+        """Attempts begun so far, ascending."""
+        if not self.attempts.is_dir():
+            return []
+        return sorted(int(p.name) for p in self.attempts.iterdir() if p.name.isdigit())
+
+    def begin_attempt(self) -> tuple[int, AttemptDir]:
+        """Creates the next attempt's folder; two starters never share one."""
+        n = (self.attempt_numbers() or [-1])[-1] + 1
+        while True:
+            attempt = self.attempt(n)
+            try:
+                attempt.root.mkdir(parents=True)
+                return n, attempt
+            except FileExistsError:
+                n += 1
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptDir:
+    """One start of a run's job."""
+
+    root: Path
+
+    @property
+    def env(self) -> Path:
+        return self.root / "env.json"
+
+    @property
+    def outcome(self) -> Path:
+        return self.root / "outcome.json"
+
+    @property
+    def stacks(self) -> Path:
+        return self.root / "stacks"
+
+    def rank_log(self, rank: int) -> Path:
+        return self.root / f"rank-{rank:05d}.log"
+
+    def write_outcome(
+        self,
+        kind: OutcomeKind,
+        *,
+        retry: bool,
+        step: int,
+        last_saved_step: int | None,
+        rank: int | None,
+        reason: str,
+    ) -> bool:
+        """Writes outcome.json; the first writer wins. True if this call wrote it."""
+        line = {
+            "kind": kind,
+            "retry": retry,
+            "step": step,
+            "last_saved_step": last_saved_step,
+            "rank": rank,
+            "reason": reason,
+        }
+        # A complete temporary file linked to its name: a reader never sees half a document, and link() is exclusive.
+        temporary = self.root / f".outcome-{os.getpid()}-{secrets.token_hex(4)}"
+        with temporary.open("x") as file:
+            json.dump(line, file)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(temporary, self.outcome)
+            return True
+        except FileExistsError:
+            return False
+        finally:
+            temporary.unlink()
+
+    def read_outcome(self) -> dict[str, Any] | None:
+        try:
+            data = json.loads(self.outcome.read_text())
+        except (FileNotFoundError, json.JSONDecodeError):
+            return None
+        return data if isinstance(data, dict) else None
+
+
+CHECKPOINT_MARK = "colosseum.json"
+LATEST_FILE = "latest_checkpointed_iteration.txt"
+
+
+def checkpoint_folder(checkpoints: Path, step: int) -> Path:
+    """Megatron's own folder name of checkpoint ``step``."""
+    return checkpoints / f"iter_{step:07d}"
+
+
+def append_line(path: Path, row: dict[str, Any]) -> None:
+    """Appends one JSON line with one write(), so that lines of two writers never mix."""
+    data = (json.dumps(row, allow_nan=False, separators=(",", ":")) + "\n").encode()
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        written = os.write(fd, data)
+    finally:
+        os.close(fd)
+    if written != len(data):
+        raise OSError(f"{path}: only {written} of {len(data)} bytes of a line were written; is the disk full?")
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The JSON lines of a file; a torn line is passed over, a missing file is empty."""
+    try:
+        file = path.open(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return
+    with file:
+        for line in file:
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError:
+                continue
+            if isinstance(row, dict):
+                yield row
+
+
+def latest_rows(path: Path, kind: str) -> list[dict[str, Any]]:
+    """metrics.jsonl rows of one kind by step; steps repeat after a restart, the highest attempt's row is kept."""
+    best: dict[int, dict[str, Any]] = {}
+    for row in read_lines(path):
+        if row.get("kind") != kind or "step" not in row:
+            continue
+        old = best.get(row["step"])
+        if old is None or row.get("attempt", 0) >= old.get("attempt", 0):
+            best[row["step"]] = row
+    return [best[s] for s in sorted(best)]
