@@ -1,9 +1,9 @@
 """The tree of errors a user may see. Everything else is a bug of ours and exits with 1.
 
-    ColosseumError
-    ├── RefusedInput      exit 2   what the user wrote cannot be done; carries every Fault at once
-    ├── EnvironmentFault  exit 3   the machine lacks something: Slurm, torch, a permission, disk
-    └── RunFailed         exit 4   the run, job or check itself failed
+ColosseumError
+├── RefusedInput      exit 2   what the user wrote cannot be done; carries every Fault at once
+├── EnvironmentFault  exit 3   the machine lacks something: Slurm, torch, a permission, disk
+└── RunFailed         exit 4   the run, job or check itself failed
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class DpoTask(Section):
     beta: Positive = Field(0.2, description="strength of the KL penalty to the reference policy")
     loss: Literal["dpo", "ipo", "rpo_bwd_kl", "rpo_fwd_kl", "rpo_sq"] = "dpo"
     reference: Literal["precomputed", "resident", "host"] = Field(
-        "host", description="reference log-probs: computed once before, from a resident copy, or a copy swapped from host"
+        "host", description="reference log-probs: precomputed, a resident copy, or one swapped in from host"
     )
     sft_weight: Rate = Field(0.0, description="weight of an added SFT term on the chosen response")
     average_log_probs: bool = Field(False, description="divide log-probs by the response length")
