@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-PLAN_SCHEMA = "colosseum.plan/1"
+PLAN_SCHEMA: Literal["colosseum.plan/1"] = "colosseum.plan/1"
 
 
 class PlanPart(BaseModel):
