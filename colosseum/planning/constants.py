@@ -49,7 +49,8 @@ class Constants:
     attention_half_seq: float
     """Tokens of a causal chunk at which attention runs at half its efficiency."""
     attention_head_dim_factor: float
-    """Factor on attention efficiency for head dimensions other than 64 and 128."""
+    """Factor on forward attention efficiency for head dimensions other than 64 and 128."""
+    attention_head_dim_factor_backward: float
     memory_efficiency: float
     """Share of HBM bandwidth that memory-bound kernels reach."""
     elementwise_scale: float
@@ -134,6 +135,7 @@ MUST_BE_POSITIVE = frozenset(
         "attention_efficiency_forward",
         "attention_efficiency_backward",
         "attention_head_dim_factor",
+        "attention_head_dim_factor_backward",
         "memory_efficiency",
         "nvlink_efficiency",
         "network_efficiency",

@@ -1,0 +1,169 @@
+"""What cost and memory are computed from: one job (scalars) and any number of layouts of it (arrays)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from colosseum.planning.flops import Array, Shape
+from colosseum.planning.plan import Layout
+from colosseum.recipe.schema import Hardware, Recipe
+
+RECOMPUTE = ("none", "selective", "full")
+SECTIONS = 4
+"""Kinds of pipeline rank told apart: first, second, an interior one with most layers, last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """The part of a recipe that no layout changes."""
+
+    shape: Shape
+    hardware: Hardware
+    task: str
+    gbs: int
+    seq_length: int
+    gpus: int
+    sequences: int
+    """Sequences a sample carries: 2 for DPO (chosen and rejected), else 1."""
+    reference: str
+    """DPO: where the reference policy lives (precomputed, resident, host); else ''."""
+    dtype_bytes: int
+    fp8: str
+    fp8_params: bool
+    moments_bytes: float
+    fused_cross_entropy: bool
+    gradient_accumulation_fusion: bool
+    deferred_embedding_wgrad: bool
+    layernorm_recompute: bool
+    mlp_recompute: bool
+    """Selective recomputation covers these modules (core_attn needs none: flash attention keeps no scores)."""
+
+    @property
+    def is_fp8(self) -> bool:
+        return self.fp8 != "none"
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> Job:
+        """The job of a recipe."""
+        precision, task = recipe.precision, recipe.task
+        is_dpo = task.kind == "dpo"
+        return cls(
+            shape=Shape.of(recipe.model, recipe.batch.seq_length),
+            hardware=recipe.hardware,
+            task=task.kind,
+            gbs=recipe.batch.gbs,
+            seq_length=recipe.batch.seq_length,
+            gpus=recipe.resources.gpus,
+            sequences=2 if is_dpo else 1,
+            reference=task.reference if task.kind == "dpo" else "",
+            dtype_bytes=2 if precision.dtype == "bf16" else 4,
+            fp8=precision.fp8,
+            fp8_params=precision.fp8_params and precision.fp8 != "none",
+            moments_bytes=2.0 if precision.moments_dtype == "bf16" else 4.0,
+            fused_cross_entropy=recipe.fusion.cross_entropy,
+            gradient_accumulation_fusion=recipe.fusion.gradient_accumulation,
+            deferred_embedding_wgrad=recipe.overlap.defer_embedding_wgrad_compute,
+            layernorm_recompute="layernorm" in recipe.recompute.modules,
+            mlp_recompute="mlp" in recipe.recompute.modules,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layouts:
+    """N layouts as columns; every field is an array of N numbers (booleans as 0 and 1)."""
+
+    tp: Array
+    pp: Array
+    vpp: Array
+    cp: Array
+    dp: Array
+    mbs: Array
+    microbatches: Array
+    first: Array
+    """Layers of the first pipeline rank."""
+    middle: Array
+    """Layers of an interior rank (0 where pp < 3)."""
+    last: Array
+    """Layers of the last rank (equal to ``first`` where pp = 1)."""
+    account_embedding: Array
+    account_loss: Array
+    sequence_parallel: Array
+    recompute: Array
+    """Index into RECOMPUTE."""
+    recomputed: Array
+    """Share of the layers that full recomputation covers."""
+    recompute_group: Array
+    """Layers between two kept inputs (1 unless uniform with num_layers)."""
+    grad_bytes: Array
+    distributed: Array
+    tp_overlap: Array
+    p2p_overlap: Array
+    grad_overlap: Array
+    param_overlap: Array
+
+    def __len__(self) -> int:
+        return len(self.tp)
+
+    def take(self, index: Array | slice | Sequence[int]) -> Layouts:
+        """Some of the layouts."""
+        return Layouts(**{f.name: getattr(self, f.name)[index] for f in fields(self)})
+
+
+def stage_layers(layers: int, layout: Layout) -> tuple[int, int, int]:
+    """Layers of the first, an interior and the last pipeline rank, as megatron-core splits them.
+
+    megatron-core transformer_block.get_num_layers_to_build: with first/last given the others share the rest; with the
+    embedding (loss) accounted it takes one layer's place on the first (last) rank.
+    """
+    pp, first, last = layout.pp, layout.first_stage_layers, layout.last_stage_layers
+    if pp == 1:
+        return layers, 0, layers
+    if first is not None or last is not None:
+        others = pp - (first is not None) - (last is not None)
+        rest = layers - (first or 0) - (last or 0)
+        each = rest // others if others else 0
+        return (each if first is None else first), (each if pp > 2 else 0), (each if last is None else last)
+    embedding = int(layout.account_for_embedding_in_pipeline_split)
+    loss = int(layout.account_for_loss_in_pipeline_split)
+    each = (layers + embedding + loss) // pp
+    return each - embedding, (each if pp > 2 else 0), each - loss
+
+
+def as_columns(layers: int, layouts: Sequence[Layout]) -> Layouts:
+    """Layouts of the plan document as columns."""
+    rows = []
+    for lay in layouts:
+        first, middle, last = stage_layers(layers, lay)
+        chunk = max(1, max(first, middle, last) // lay.vpp)
+        number = lay.recompute_num_layers
+        block = lay.recompute_method == "block" and number is not None
+        rows.append(
+            {
+                "tp": lay.tp,
+                "pp": lay.pp,
+                "vpp": lay.vpp,
+                "cp": lay.cp,
+                "dp": lay.dp,
+                "mbs": lay.mbs,
+                "microbatches": lay.microbatches,
+                "first": first,
+                "middle": middle,
+                "last": last,
+                "account_embedding": lay.account_for_embedding_in_pipeline_split,
+                "account_loss": lay.account_for_loss_in_pipeline_split,
+                "sequence_parallel": lay.sequence_parallel,
+                "recompute": RECOMPUTE.index(lay.recompute),
+                "recomputed": min(1.0, (number or 1) / chunk) if block else 1.0,
+                "recompute_group": (number or 1) if lay.recompute_method == "uniform" else 1,
+                "grad_bytes": 2 if lay.grad_reduce_dtype == "bf16" else 4,
+                "distributed": lay.distributed_optimizer,
+                "tp_overlap": lay.tp_comm_overlap,
+                "p2p_overlap": lay.p2p_overlap,
+                "grad_overlap": lay.grad_reduce_overlap,
+                "param_overlap": lay.param_gather_overlap,
+            }
+        )
+    return Layouts(**{f.name: np.array([float(r[f.name] or 0) for r in rows]) for f in fields(Layouts)})
