@@ -1,0 +1,54 @@
+"""Environment variables of the ranks, each with its reason. Site variables (NCCL_IB_*, interfaces) are the cluster's.
+
+Sources: the Megatron-LM and Transformer Engine documentation, NCCL's and PyTorch's lists of environment variables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from colosseum.planning.plan import Plan
+from colosseum.recipe.schema import Recipe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One variable and why it is set."""
+
+    name: str
+    value: str
+    reason: str
+
+
+def engine_settings(recipe: Recipe, plan: Plan) -> list[Setting]:
+    """The variables of a resolved recipe, in the order they are written."""
+    found: list[Setting] = []
+
+    def put(name: str, value: str, reason: str) -> None:
+        found.append(Setting(name=name, value=value, reason=reason))
+
+    put("PYTHONUNBUFFERED", "1", "a killed rank's last words reach its log")
+    put("OMP_NUM_THREADS", "1", "ranks share a node's cores")
+    if recipe.hardware.kind != "gpu":
+        return found
+    layout = plan.layout
+    if layout.tp > 1 or layout.cp > 1:
+        put(
+            "CUDA_DEVICE_MAX_CONNECTIONS",
+            "1",
+            "kernels start in launch order: communication overlaps; Megatron asks for it",
+        )
+    for direction in ("FWD", "BWD"):
+        put(f"NVTE_{direction}_LAYERNORM_SM_MARGIN", "16", "layer norms leave SMs to data-parallel communication")
+    put("NCCL_NVLS_ENABLE", "0", "NVLink SHARP buffers cost memory and are not used")
+    put("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", "less fragmentation of GPU memory")
+    put("TORCH_NCCL_HIGH_PRIORITY", "1", "communication kernels go first")
+    if layout.pp > 1:
+        put("NCCL_P2P_NET_CHUNKSIZE", "2097152", "pipeline sends in larger pieces")
+    if recipe.engine == "nemo1":
+        put("TORCH_NCCL_AVOID_RECORD_STREAMS", "1", "frees buffers earlier; the default since PyTorch 2.9")
+    if recipe.train.deterministic:
+        put("NVTE_ALLOW_NONDETERMINISTIC_ALGO", "0", "deterministic mode")
+    put("TORCH_NCCL_DUMP_ON_TIMEOUT", "1", "a hang leaves the flight recorder's trace")
+    put("TORCH_FR_BUFFER_SIZE", "2000", "collectives the flight recorder keeps")
+    return found

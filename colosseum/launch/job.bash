@@ -1,0 +1,247 @@
+# --- from here on every job script is the same (colosseum/launch/job.bash) --------------------------------------------
+set -uo pipefail
+run=$(pwd -P)
+# Of an array, the plain job id of one element can mean the whole array.
+job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}}
+job=${job:-$SLURM_JOB_ID}
+requeue_by_hand="to go on: colosseum jobs requeue ${run##*/}"
+
+say() { printf '%s %s\n' "$(date -u +%FT%TZ)" "$*"; }
+
+# outcome.json, env.json and colosseum.json are one object whose numbers and words we can find by their key:
+# a batch host may have neither python nor jq.
+field() { # KEY FILE
+  sed -nE "s/.*\"$1\": ?\"?([^,\"} ]*).*/\1/p" "$2" 2> /dev/null | head -n 1
+}
+
+reason_of() { # FILE
+  sed -nE 's/.*"reason": ?"((\\.|[^"\\])*)".*/\1/p' "$1" 2> /dev/null | head -n 1
+}
+
+saved_step() { # the newest finished checkpoint, 0 = none; colosseum.json is written last
+  local folder step=0
+  for folder in checkpoints/iter_*; do
+    [[ $folder =~ /iter_([0-9]+)$ && -s $folder/colosseum.json ]] || continue
+    ((10#${BASH_REMATCH[1]} > step)) && step=$((10#${BASH_REMATCH[1]}))
+  done
+  echo "$step"
+}
+
+write_outcome() { # KIND RETRY REASON: unless a rank wrote it already (first writer wins)
+  (set -C && printf '{"kind": "%s", "retry": %s, "step": %d, "last_saved_step": %d, "rank": null, "reason": "%s"}\n' \
+    "$1" "$2" "$(saved_step)" "$(saved_step)" "$3" > "$attempt_folder/outcome.json") 2> /dev/null
+}
+
+# --- before the ranks ---
+
+begin_attempt() {
+  attempt=0
+  mkdir -p attempts logs
+  until mkdir "attempts/$(printf %03d "$attempt")" 2> /dev/null; do
+    ((attempt++ < 9999)) || { say "cannot make a folder in $run/attempts: is the disk full?"; exit 1; }
+  done
+  attempt_folder=attempts/$(printf %03d "$attempt")
+  mkdir -p "$attempt_folder/stacks"
+  started_from=$(saved_step)
+  printf '{"attempt": %d, "saved_step": %d, "job_id": "%s", "restart": %d, "nodes": "%s", "time_unix_s": %d}\n' \
+    "$attempt" "$started_from" "$job" "${SLURM_RESTART_COUNT:-0}" "$SLURM_JOB_NODELIST" "$(date +%s)" \
+    > "$attempt_folder/env.json"
+  say "attempt $attempt of ${run##*/} as job $job on $SLURM_JOB_NODELIST, from step $started_from"
+}
+
+fruitless_attempts() { # attempts that began at the step saved now; `jobs requeue` sets where to count from
+  local file count=0 from
+  from=$(cat attempts/count-from 2> /dev/null || echo 0)
+  for file in attempts/*/env.json; do
+    (("$(field attempt "$file")" >= from)) && [[ $(field saved_step "$file") == "$(saved_step)" ]] && ((count++))
+  done
+  echo "$count"
+}
+
+stop_if_looping() { # CONSEQUENCE
+  local count
+  count=$(fruitless_attempts)
+  ((count > max_restarts)) || return 0
+  say "stopped: $count attempts in a row saved nothing after step $(saved_step); $1; $requeue_by_hand"
+  write_outcome crash false "$count attempts in a row saved nothing after step $(saved_step)"
+  exit 76
+}
+
+stop_if_complete() {
+  local file
+  for file in attempts/*/outcome.json; do
+    [[ $(field kind "$file") != completed ]] || { say "this run is complete ($file): nothing to do"; exit 0; }
+  done
+}
+
+bare_metal() {
+  if ((${#modules[@]})); then
+    set +u
+    # shellcheck source=/dev/null
+    [[ $(type -t module) == function ]] || . /etc/profile
+    module load "${modules[@]}" || { say "module load ${modules[*]} failed"; exit 1; }
+    set -u
+  fi
+  [[ -z $venv ]] || export PATH="$venv/bin:$PATH" VIRTUAL_ENV="$venv"
+}
+
+boost_clocks() {
+  srun --ntasks-per-node=1 --ntasks="$nodes" sudo -n nvidia-smi boost-slider --vboost 1 \
+    || say "warning: vboost could not be set; the GPUs run at their default clocks"
+}
+
+# --- the ranks ---
+
+run_ranks() {
+  local tasks=$((nodes * gpus_per_node)) options=() hosts task name=rank
+  [[ $launch == srun ]] || { tasks=$nodes name=node; }
+  mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+  # A bad exit ends all ranks: the others would wait in a collective. cpu-bind none: the ranks bind themselves, or
+  # all use the node (srun would give each one core). srun does not inherit cpus-per-task since 22.05.
+  options=(--nodes="$nodes" --ntasks="$tasks" --ntasks-per-node=$((tasks / nodes)) --kill-on-bad-exit=1 --wait=60
+    --cpu-bind=none --output="$attempt_folder/$name-%5t.log" --open-mode=append "${srun_options[@]}")
+  [[ -z ${SLURM_CPUS_PER_TASK:-} ]] || options+=(--cpus-per-task="$SLURM_CPUS_PER_TASK")
+  [[ -z $container ]] || options+=(--container-image="$container" --container-mounts="${run%/*}:${run%/*}${mounts:+,$mounts}")
+  # shellcheck disable=SC2016  # expanded by each task
+  task='cd "$COLOSSEUM_RUN" || exit 76
+export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS LOCAL_WORLD_SIZE=$COLOSSEUM_GPUS_PER_NODE'
+  if [[ $launch == torchrun ]]; then
+    # torchrun itself would die of USR1; its workers set their own handler.
+    # shellcheck disable=SC2016
+    task='cd "$COLOSSEUM_RUN" || exit 76
+trap "" USR1
+exec python -m torch.distributed.run --nnodes="$SLURM_NNODES" --node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR" \
+  --nproc-per-node="$COLOSSEUM_GPUS_PER_NODE" --master-port="$MASTER_PORT" --no-python "$@"'
+  elif [[ $numa_binding == 1 ]]; then
+    # shellcheck disable=SC2016
+    task+='
+socket=$((SLURM_LOCALID * 2 / COLOSSEUM_GPUS_PER_NODE))
+exec numactl --cpunodebind="$socket" --membind="$socket" "$@"'
+  else
+    task+='
+exec "$@"'
+  fi
+  # env inside the container: an image's own environment would win over the host's.
+  srun "${options[@]}" env "${settings[@]}" MASTER_ADDR="${hosts[0]}" \
+    MASTER_PORT=$((20000 + (SLURM_JOB_ID * 7 + attempt) % 10000)) COLOSSEUM_RUN="$run" COLOSSEUM_ATTEMPT="$attempt" \
+    COLOSSEUM_GPUS_PER_NODE="$gpus_per_node" bash -c "$task" rank "${argv[@]}" &
+  srun_pid=$!
+  while :; do
+    signalled=0
+    wait "$srun_pid"
+    code=$?
+    ((signalled)) || break # else the wait was cut short by a trap
+  done
+}
+
+# USR1 = save and leave: from Slurm before the time limit, from `jobs requeue`, from watch_limit. It is passed on with
+# scancel; a signal to srun itself would make it kill its tasks. Ranks that do not leave are ended before Slurm ends us.
+# shellcheck disable=SC2329  # called by a trap
+stop_ranks() {
+  signalled=1
+  ((asked_to_stop)) && return
+  asked_to_stop=1
+  say "asked to stop: the ranks save and leave"
+  scancel --signal=USR1 "$job"
+  (sleep $((margin_s > 60 ? margin_s - 30 : margin_s / 2)) && say "the ranks did not leave in time" \
+    && scancel --signal=KILL "$job") &
+  helpers+=($!)
+}
+
+# TERM = cancelled, preempted, requeued by someone, or out of time: Slurm has told the ranks too and decides what next.
+# shellcheck disable=SC2329
+on_term() {
+  signalled=1 terminated=1
+  say "terminated by Slurm: cancelled, preempted, requeued, or the time limit"
+}
+
+# A save may turn out slower than the margin Slurm was given: then we are earlier than Slurm.
+watch_limit() {
+  local end measured
+  end=$(date -d "$(squeue -h -j "$job" -o %e)" +%s 2> /dev/null) || return # no limit
+  while sleep 20; do
+    measured=$(field save_time_s "checkpoints/$(printf iter_%07d "$(saved_step)")/colosseum.json")
+    measured=${measured%%.*}
+    [[ $measured =~ ^[0-9]+$ ]] || continue
+    if ((2 * measured + 60 > margin_s && $(date +%s) + 2 * measured + 60 >= end)); then
+      kill -USR1 $$
+      return
+    fi
+  done
+}
+
+stop_first_attempt_after() { # STEP: what a shakedown tests is also the resume
+  until grep -qsE "\"step\":$1[,}]" metrics.jsonl; do sleep 1; done
+  kill -USR1 $$
+}
+
+# --- after the ranks ---
+
+exclude_node() { # RANK: the node of a rank that crashed or hung, if the partition has another one
+  local hosts node up excluded
+  [[ $1 =~ ^[0-9]+$ ]] || return 0
+  mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+  node=${hosts[$(($1 / gpus_per_node))]:-}
+  excluded=$(scontrol -o show job "$job" | sed -nE 's/.* ExcNodeList=([^ ]*).*/\1/p')
+  [[ $excluded != "(null)" ]] || excluded=
+  up=$(sinfo -h -p "$SLURM_JOB_PARTITION" -t idle,alloc,mix,comp -N -o %N | sort -u | wc -l)
+  if ((up - $(scontrol show hostnames "$excluded" 2> /dev/null | wc -l) <= nodes)); then
+    say "rank $1 failed on $node; it is not excluded: the partition has no node to spare"
+  else
+    say "rank $1 failed on $node: this job no longer uses it"
+    scontrol update "JobId=$job" "ExcNodeList=${excluded:+$excluded,}$node" || true
+  fi
+}
+
+go_on() { # KIND RANK
+  stop_if_looping "not requeued"
+  if [[ $requeue != 1 ]]; then
+    say "this cluster's jobs do not requeue; $requeue_by_hand"
+    exit 75
+  fi
+  trap '' TERM # requeueing ends this script too; the job can be changed only once it is pending again
+  if ! scontrol requeue "$job"; then
+    say "Slurm did not requeue the job; $requeue_by_hand"
+    exit 75
+  fi
+  [[ $1 == saved ]] || exclude_node "$2"
+  say "requeued"
+  exit 0
+}
+
+settle() { # outcome.json decides, srun's exit code is a hint: it is the highest of any rank
+  local outcome=$attempt_folder/outcome.json kind
+  if [[ ! -s $outcome ]]; then # a rank that is killed writes none, nor does a foreign engine
+    if ((code == 0 && !asked_to_stop)); then write_outcome completed false "exit code 0"
+    elif ((code == 0)); then write_outcome saved true "stopped on request with exit code 0"
+    else write_outcome crash true "srun ended with $code and no rank left word"; fi
+  fi
+  kind=$(field kind "$outcome")
+  say "${kind:-unknown outcome} at step $(field step "$outcome"), saved: $(saved_step) (srun: $code): $(reason_of "$outcome")"
+  [[ $kind != completed ]] || exit 0
+  if [[ $(field retry "$outcome") != true ]]; then
+    say "not requeued: starting again would end the same way"
+    exit 76
+  fi
+  ((!terminated)) || { say "not requeued by this script: Slurm ended it"; exit 75; }
+  go_on "$kind" "$(field rank "$outcome")"
+}
+
+asked_to_stop=0 terminated=0 signalled=0 code=0 helpers=()
+[[ -s bundle/manifest.json ]] || { say "$run has no bundle/: submit with sbatch --chdir=RUN bundle/job.sbatch"; exit 76; }
+stop_if_complete
+begin_attempt
+stop_if_looping "not started again"
+trap stop_ranks USR1
+trap on_term TERM
+[[ -n $container ]] || bare_metal
+((!vboost)) || boost_clocks
+watch_limit &
+helpers+=($!)
+if ((stop_after_step && attempt == 0)); then
+  stop_first_attempt_after "$stop_after_step" &
+  helpers+=($!)
+fi
+run_ranks
+kill "${helpers[@]}" 2> /dev/null
+settle

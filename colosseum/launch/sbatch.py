@@ -1,0 +1,179 @@
+"""The job script of a Slurm run: the recipe's options and values, then ``job.bash``, which is always the same. Pure."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from importlib import resources
+
+from colosseum.errors import Fault
+from colosseum.launch.environment import engine_settings
+from colosseum.planning.flops import Shape
+from colosseum.planning.plan import Plan
+from colosseum.recipe.schema import Recipe
+from colosseum.units import parse_duration_s, slurm_time
+
+_OPTION = re.compile(r"--([a-z][a-z-]*)(?:=(.*))?", re.DOTALL)
+_SECRET = re.compile(r"TOKEN(?!IZ)|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|PRIVATE_?KEY")
+# Options that the rest of the script relies on; an abbreviation of one reaches it too (getopt_long).
+_OWNED = """array begin chdir container- dependency deadline error export export-file gpus-per-node gres input job-name
+    kill-on-invalid-dep nodes no-requeue ntasks ntasks-per-node open-mode output parsable quiet requeue signal
+    test-only time wait wrap account constraint exclude partition qos reservation exclusive"""
+# sbatch reads an option into 8 KiB; every character may need a backslash.
+_LONGEST = 4000
+
+
+def nodes_and_tasks(recipe: Recipe) -> tuple[int, int]:
+    """Nodes of the job and ranks on each."""
+    gpus, per_node = recipe.resources.gpus, recipe.resources.gpus_per_node
+    return (1, gpus) if gpus <= per_node else (gpus // per_node, per_node)
+
+
+def faults(recipe: Recipe) -> list[Fault]:
+    """What of the cluster section cannot be put into a job script."""
+    cluster, found = recipe.cluster, []
+    slurm, container = cluster.slurm, cluster.container
+
+    def fault(path: str, value: object, rule: str) -> None:
+        found.append(Fault(path=f"cluster.{path}", value=value, rule=rule))
+
+    gpus, per_node = recipe.resources.gpus, recipe.resources.gpus_per_node
+    if gpus > per_node and gpus % per_node:
+        below = gpus - gpus % per_node
+        rule = f"must be a multiple of resources.gpus_per_node = {per_node}, or no more than it"
+        found.append(Fault(path="resources.gpus", value=gpus, rule=rule, nearest=(below, below + per_node)))
+    for text in slurm.extra:
+        match = _OPTION.fullmatch(text)
+        if match is None:
+            fault("slurm.extra", text, "an option is written --name or --name=value")
+        elif owner := next(
+            (o for o in _OWNED.split() if o.startswith(match[1]) or match[1].startswith("container-")), None
+        ):
+            fault("slurm.extra", text, f"--{owner} is set from the recipe and the cluster file's own fields")
+    if len(",".join(slurm.exclude)) > _LONGEST:
+        fault("slurm.exclude", f"{len(slurm.exclude)} names", f"must be shorter than {_LONGEST} characters in all")
+    if slurm.launch == "torchrun" and cluster.numa_binding:
+        fault("numa_binding", True, "needs slurm.launch = srun: torchrun starts the ranks of a node itself")
+    for mount in container.mounts if container else ():
+        if "," in mount:
+            fault("container.mounts", mount, "must hold no comma: pyxis takes it as the next mount")
+    if container and (cluster.venv or cluster.modules):
+        fault("venv" if cluster.venv else "modules", cluster.venv or cluster.modules, "is of no use in a container")
+    for name in cluster.env:
+        if _SECRET.search(name.upper()):
+            fault(f"env.{name}", "…", "looks like a secret; a bundle holds none: set it in your login environment")
+    return found
+
+
+def render(recipe: Recipe, plan: Plan, argv: Sequence[str], *, stop_after_step: int = 0) -> str:
+    """The text of ``bundle/job.sbatch``.
+
+    Args:
+        argv: what every rank runs, from inside the run folder.
+        stop_after_step: the first attempt saves and leaves after this step, and is requeued; 0 = it runs to its end.
+    """
+    body = resources.files("colosseum.launch").joinpath("job.bash").read_text()
+    lines = ["#!/bin/bash", *_header(recipe), "", *_values(recipe, argv, stop_after_step), ""]
+    lines += [*_settings(recipe, plan), ""]
+    return "\n".join(lines) + "\n" + body
+
+
+def margin_s(recipe: Recipe) -> int:
+    """Seconds before the time limit at which the ranks are told to save and leave.
+
+    Twice the time to write one checkpoint at the cluster's bandwidth, and two minutes; ten minutes where the bandwidth
+    is not known; never more than a quarter of the time limit. A slower save is measured, and the job script then
+    leaves earlier (``watch_limit``).
+    """
+    rate = recipe.cluster.storage.write_bytes_per_s
+    wanted = 600 if rate is None else int(2 * checkpoint_bytes(recipe) / rate) + 120
+    return max(1, min(wanted, parse_duration_s(recipe.resources.time_limit) // 4, 65535))  # Slurm takes 16 bits
+
+
+def checkpoint_bytes(recipe: Recipe) -> float:
+    """One checkpoint: weights, and the optimizer's FP32 master weights and two moments."""
+    weights = 2 if recipe.precision.dtype == "bf16" else 4
+    master_and_moments = 4 + (8 if recipe.precision.moments_dtype == "fp32" else 4)
+    return float(Shape.of(recipe.model, recipe.batch.seq_length).params * (weights + master_and_moments))
+
+
+def _header(recipe: Recipe) -> list[str]:
+    slurm, (nodes, per_node) = recipe.cluster.slurm, nodes_and_tasks(recipe)
+    gpus = min(recipe.resources.gpus, recipe.resources.gpus_per_node)
+    options: list[tuple[str, str | None]] = [
+        ("job-name", recipe.name),
+        ("nodes", str(nodes)),
+        ("ntasks-per-node", "1" if slurm.launch == "torchrun" else str(per_node)),
+    ]
+    if slurm.gpu_request == "gres":
+        options.append(("gres", f"gpu:{gpus}"))
+    elif slurm.gpu_request == "gpus-per-node":
+        options.append(("gpus-per-node", str(gpus)))
+    options.append(("time", slurm_time(parse_duration_s(recipe.resources.time_limit))))
+    for name in ("partition", "account", "qos", "reservation", "constraint"):
+        if (value := getattr(slurm, name)) is not None:
+            options.append((name, value))
+    if slurm.exclude:
+        options.append(("exclude", ",".join(slurm.exclude)))
+    if slurm.exclusive:
+        options += [("exclusive", None), ("mem", "0")]
+    options += [
+        ("output", "logs/job-%j.out"),
+        ("open-mode", "append"),
+        ("signal", f"B:USR1@{margin_s(recipe)}"),
+        ("requeue" if slurm.requeue else "no-requeue", None),
+    ]
+    for text in slurm.extra:
+        name, _, value = text.removeprefix("--").partition("=")
+        options.append((name, value if "=" in text else None))
+    return [f"#SBATCH --{name}" if value is None else f"#SBATCH --{name}={_quoted(value)}" for name, value in options]
+
+
+def _quoted(value: str) -> str:
+    """A value as sbatch reads it: it knows quotes, backslashes and # (a comment), and expands nothing."""
+    if re.fullmatch(r"[A-Za-z0-9_.,:@%/+=-]+", value):
+        return value
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _values(recipe: Recipe, argv: Sequence[str], stop_after_step: int) -> list[str]:
+    """The shell variables that job.bash reads."""
+    cluster, (nodes, per_node) = recipe.cluster, nodes_and_tasks(recipe)
+    container, srun = cluster.container, []
+    mounts: list[str] = []
+    if cluster.slurm.mpi is not None:
+        srun.append(f"--mpi={cluster.slurm.mpi}")
+    if container is not None:
+        mounts = [*container.mounts, *([f"{p}:{p}"] if (p := cluster.paths.data).startswith("/") else [])]
+        srun += [f"--container-workdir={container.workdir}"] if container.workdir else []
+        srun.append("--container-mount-home" if container.mount_home else "--no-container-mount-home")
+        srun += ["--container-writable"] if container.writable else []
+    words = {
+        "nodes": nodes,
+        "gpus_per_node": per_node,
+        "launch": cluster.slurm.launch,
+        "numa_binding": int(cluster.numa_binding),
+        "vboost": int(recipe.resources.vboost),
+        "requeue": int(cluster.slurm.requeue),
+        "max_restarts": cluster.slurm.max_restarts_without_progress,
+        "margin_s": margin_s(recipe),
+        "stop_after_step": stop_after_step,
+        "container": container.image if container else "",
+        "mounts": ",".join(mounts),
+        "venv": cluster.venv or "",
+    }
+    lists = {"srun_options": srun, "modules": cluster.modules, "argv": argv}
+    return [f"{k}={shlex.quote(str(v))}" for k, v in words.items()] + [
+        f"{name}=({' '.join(map(shlex.quote, items))})" for name, items in lists.items()
+    ]
+
+
+def _settings(recipe: Recipe, plan: Plan) -> list[str]:
+    """The environment of every rank, each with its reason; the site's own come last and win."""
+    ours = engine_settings(recipe, plan)
+    lines = [f"  {shlex.quote(f'{s.name}={s.value}')}  # {s.reason}" for s in ours if s.name not in recipe.cluster.env]
+    site = [f"  {shlex.quote(f'{name}={value}')}" for name, value in recipe.cluster.env.items()]
+    if site:
+        site.insert(0, f"  # of cluster {recipe.cluster.name}")
+    return ["settings=(", *lines, *site, ")"]
