@@ -1,0 +1,96 @@
+"""``colosseum data …``: prepare and check training data."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="Prepare and check training data.", no_args_is_help=True)
+
+
+@app.callback()
+def _group() -> None:
+    """Prepare and check training data."""
+
+
+@app.command()
+def tokenize(
+    inputs: Annotated[
+        list[Path], typer.Argument(help="JSONL files (one document a line) or plain text files (each one document).")
+    ],
+    tokenizer: Annotated[Path, typer.Option(help="tokenizer.json file.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Prefix of the .bin and .idx files to write.")
+    ] = None,
+    key: Annotated[str, typer.Option(help="JSONL key that holds the text.")] = "text",
+    eod: Annotated[str, typer.Option(help="End-of-document token, appended to each document.")] = "<|endoftext|>",
+    train_tokenizer: Annotated[
+        int | None,
+        typer.Option(metavar="VOCAB", help="First train a byte-level BPE tokenizer of VOCAB ids on the inputs."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+) -> None:
+    """Turn text into the .bin/.idx pair that `data.blend` names, ready for training.
+
+    With --train-tokenizer and no --output only the tokenizer is made.
+    """
+    from colosseum.data.documents import read_documents
+    from colosseum.data.tokenize import tokenize_documents
+    from colosseum.data.tokenizer import load_tokenizer
+    from colosseum.data.tokenizer import train_tokenizer as train
+    from colosseum.errors import RefusedInput
+
+    if output is None and train_tokenizer is None:
+        raise RefusedInput("name the files to write with --output PREFIX")
+    result: dict[str, object] = {"schema": "colosseum.tokenized/1", "tokenizer": str(tokenizer)}
+    if train_tokenizer is not None:
+        texts = (d.text for d in read_documents(inputs, key))
+        train(texts, tokenizer, vocab_size=train_tokenizer, eod=eod, force=force)
+    loaded = load_tokenizer(tokenizer, eod)
+    result["vocab_size"] = loaded.vocab_size
+    if output is not None:
+        start = time.monotonic()
+        done = tokenize_documents(read_documents(inputs, key), output, loaded, force=force, on_progress=_progress())
+        result |= {
+            "prefix": str(output),
+            "documents": done.documents,
+            "tokens": done.tokens,
+            "empty_documents": done.empty,
+            "characters": done.characters,
+            "time_s": round(time.monotonic() - start, 3),
+        }
+    typer.echo(json.dumps(result) if as_json else _sentences(result))
+
+
+def _sentences(result: dict[str, object]) -> str:
+    text = f"{result['tokenizer']}: vocabulary of {result['vocab_size']:,} ids"
+    if "prefix" in result:
+        text += (
+            f"\n{result['prefix']}.bin and .idx: {result['documents']:,} documents, {result['tokens']:,} tokens"
+            f" from {result['characters']:,} characters"
+        )
+        if result["empty_documents"]:
+            text += f" ({result['empty_documents']:,} empty documents left out)"
+    return text
+
+
+def _progress() -> Callable[[int, int], None]:
+    """A line on stderr every ten seconds, which reads well in a log as in a terminal."""
+    start = last = time.monotonic()
+
+    def show(documents: int, tokens: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= 10:
+            last = now
+            line = f"{documents:,} documents, {tokens:,} tokens, {tokens / (now - start):,.0f} tokens/s"
+            sys.stderr.write(line + "\n")
+
+    return show
