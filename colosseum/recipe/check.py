@@ -1,0 +1,85 @@
+"""Composed data -> Recipe, or every fault at once: types, ranges, holes, then the rules between fields."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from pydantic import ValidationError
+
+from colosseum.errors import Fault, RefusedInput
+from colosseum.recipe import rules
+from colosseum.recipe.provenance import Provenance, faults_of
+from colosseum.recipe.schema import Recipe
+
+
+def check(data: dict[str, Any], provenance: Provenance, faults: list[Fault]) -> Recipe:
+    """Types and ranges, then the rules between fields; all faults in one refusal.
+
+    Faulty leaves that have a default are dropped for a second look, so that rule faults elsewhere come out too.
+    """
+    faults = [*faults, *_by_python_name(data, provenance), *_holes(data, provenance)]
+    dropped = {fault.path for fault in faults}
+    recipe = None
+    try:
+        recipe = Recipe.from_data(data)
+    except ValidationError as error:
+        found = [f for f in faults_of(error, data, provenance) if f.path not in dropped]
+        faults += found
+        dropped |= {fault.path for fault in found}
+        for path in dropped:
+            if path:
+                _drop(data, path.split("."))
+        try:
+            recipe = Recipe.from_data(data)
+        except ValidationError:
+            recipe = None
+    if recipe is not None:
+        rest = [f for f in rules.faults(recipe) if not any(_touches(f.path, path) for path in dropped if path)]
+        if not faults and not rest:
+            return recipe
+        faults += [placed(fault, provenance) for fault in rest]
+    raise RefusedInput(faults)
+
+
+def placed(fault: Fault, provenance: Provenance) -> Fault:
+    if fault.where:
+        return fault
+    return dataclasses.replace(fault, where=provenance.where(fault.path))
+
+
+def _by_python_name(data: dict[str, Any], provenance: Provenance) -> list[Fault]:
+    """Keys by our Python names: the model takes them (tests do), a recipe says ``from`` and ``async``."""
+    section = data.get("checkpoint")
+    found = []
+    for python, alias in (("source", "from"), ("async_save", "async")):
+        if isinstance(section, dict) and python in section:
+            path = f"checkpoint.{python}"
+            found.append(
+                Fault(path=path, value=None, rule="unknown key", nearest=(alias,), where=provenance.where(path))
+            )
+            del section[python]
+    return found
+
+
+def _holes(node: Any, provenance: Provenance, path: tuple[str, ...] = ()) -> list[Fault]:
+    """``???`` marks what a user must fill in."""
+    if isinstance(node, dict):
+        return [f for key, value in node.items() for f in _holes(value, provenance, (*path, key))]
+    if isinstance(node, list):
+        return [f for i, value in enumerate(node) for f in _holes(value, provenance, (*path, str(i)))]
+    if node != "???":
+        return []
+    dotted = ".".join(path)
+    return [Fault(path=dotted, value="???", rule="must be given", where=provenance.where(dotted))]
+
+
+def _drop(data: Any, path: list[str]) -> None:
+    for part in path[:-1]:
+        data = data.get(part) if isinstance(data, dict) else None
+    if isinstance(data, dict):
+        data.pop(path[-1], None)
+
+
+def _touches(path: str, dropped: str) -> bool:
+    return path == dropped or path.startswith(f"{dropped}.") or dropped.startswith(f"{path}.")

@@ -1,0 +1,377 @@
+"""``recipes/*.yaml`` -> Recipe: Hydra orders the files of a recipe, pydantic checks what they say.
+
+Only this file imports hydra. Of Hydra we use the defaults list (which file, in which order, at which place); files are
+read by ``scan.py``, as data within bounds, so neither ``_target_`` nor a resolver, a search path or a plugin can run.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from hydra._internal.config_repository import ConfigRepository
+from hydra._internal.defaults_list import DefaultsList, create_defaults_list
+from hydra.core.object_type import ObjectType
+from hydra.core.override_parser.types import Override, OverrideType, ValueType
+from hydra.errors import HydraException, MissingConfigException
+from hydra.plugins.config_source import ConfigResult, ConfigSource
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from colosseum.errors import Fault, RefusedInput
+from colosseum.recipe.check import check, placed
+from colosseum.recipe.override import (
+    COMMAND_LINE,
+    DEFAULT,
+    GROUPS,
+    Words,
+    change,
+    merge,
+    nearest,
+    read_words,
+    resolve_references,
+)
+from colosseum.recipe.provenance import Provenance, Setting
+from colosseum.recipe.scan import Scanned, read_text, scan
+from colosseum.recipe.schema import Recipe
+
+__all__ = ["Loaded", "Setting", "cluster_names", "describe_recipe", "load", "shipped_recipes"]
+
+MAX_FILES = 100
+_PRIMARY = "_recipe_"
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(?:/[A-Za-z0-9_][A-Za-z0-9._-]*)*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """A checked recipe and where each of its values comes from."""
+
+    recipe: Recipe
+    origins: Mapping[str, tuple[Setting, ...]]
+    """Dotted leaf path -> every place that set it, in order; the last one wins."""
+    warnings: tuple[str, ...]
+
+
+def load(name: str, overrides: Sequence[str] = (), *, cluster: str | None = None) -> Loaded:
+    """Compose, change, resolve and check one recipe.
+
+    Args:
+        name: a shipped recipe (``family/stem``) or a path ending in .yaml or .yml.
+        overrides: ``key=VALUE``, ``group=name`` and ``~key`` words.
+        cluster: name of a cluster file; default COLOSSEUM_CLUSTER, then the recipe's own, then ``local``.
+
+    Raises:
+        RefusedInput: with every fault that could be found.
+    """
+    words, faults = read_words(overrides)
+    chosen = words.choices.get("cluster")
+    if cluster is not None and chosen is not None and cluster != chosen:
+        faults.append(Fault(path="cluster", value=chosen, rule=f"--cluster says {cluster}", where=COMMAND_LINE))
+    choices = dict(words.choices)
+    wanted = chosen or cluster or os.environ.get("COLOSSEUM_CLUSTER")
+    if wanted:
+        choices["cluster"] = wanted
+    repository = _Repository(_search_path(name), _user_file(name))
+    data, provenance = _compose(repository, _config_name(name, repository), choices, faults)
+    _apply(words, data, provenance, faults)
+    faults += [placed(fault, provenance) for fault in resolve_references(data)]
+    recipe = check(data, provenance, faults)
+    return Loaded(recipe=recipe, origins=provenance.origins(), warnings=tuple(repository.warnings))
+
+
+def shipped_recipes() -> tuple[str, ...]:
+    """``family/stem`` of every shipped recipe (and ``generic``), sorted; campaigns are no recipes."""
+    root = _recipes()
+    names = (p.relative_to(root).with_suffix("").as_posix() for p in root.rglob("*.yaml"))
+    return tuple(sorted(n for n in names if not n.startswith("campaigns/")))
+
+
+def cluster_names() -> tuple[str, ...]:
+    """Shipped cluster files and the user's own."""
+    found: set[str] = set()
+    for root in (_conf(), _user_config()):
+        try:
+            found |= {p.stem for p in (root / "cluster").glob("*.yaml")}
+        except OSError:  # an unreadable home holds no clusters
+            continue
+    return tuple(sorted(found))
+
+
+def describe_recipe(name: str) -> str:
+    """The first comment of a recipe's file that is not a ``# @package`` line; empty when it has none."""
+    path = _user_file(name) or _recipes() / f"{name}.yaml"
+    for line in read_text(path, _shown(path)).splitlines():
+        text = line.strip()
+        if text and not text.startswith("#"):
+            return ""
+        comment = text.lstrip("#").strip()
+        if comment and not comment.startswith("@"):
+            return comment
+    return ""
+
+
+# --- files -------------------------------------------------------------------------------------------------------
+
+
+def _conf() -> Path:
+    return Path(str(files("colosseum.conf")))
+
+
+def _recipes() -> Path:
+    return Path(str(files("colosseum.recipes")))
+
+
+def _user_config() -> Path:
+    base = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")  # noqa: PTH111, PTH118
+    return Path(base) / "colosseum"
+
+
+def _user_file(name: str) -> Path | None:
+    return Path(name) if name.endswith((".yaml", ".yml")) else None
+
+
+def _search_path(name: str) -> list[Path]:
+    """Folders that hold groups and recipes, first match wins."""
+    user = _user_file(name)
+    return [*([user.parent] if user else []), _user_config(), _conf(), _recipes()]
+
+
+def _config_name(name: str, repository: _Repository) -> str:
+    if repository.primary is not None:
+        return _PRIMARY
+    if name not in shipped_recipes():
+        rule = "no such recipe; `colosseum recipes` lists them, a file of yours ends in .yaml"
+        raise RefusedInput([Fault(path="", value=name[:200], rule=rule, nearest=nearest(name, shipped_recipes()))])
+    return name
+
+
+def _shown(path: Path) -> str:
+    """A short name of a file for messages: shipped files by package, the rest as the user would type it."""
+    for root, label in ((_conf(), "conf"), (_recipes(), "recipes")):
+        if path.is_relative_to(root):
+            return f"{label}/{path.relative_to(root).as_posix()}"
+    return str(path)
+
+
+class _Repository(ConfigRepository):  # type: ignore[misc]  # hydra has no types here
+    """Hydra's view of our folders: each file is read once, as bounded data, and kept."""
+
+    def __init__(self, roots: list[Path], primary: Path | None) -> None:
+        self.roots = roots
+        self.primary = primary
+        self.lenient = False
+        self.loads = 0
+        self.scanned: dict[str, Scanned] = {}
+        self.names: dict[str, str] = {}
+        self.results: dict[str, ConfigResult] = {}
+        self.warnings: list[str] = []
+
+    def find(self, config_path: str) -> Path | None:
+        """The file of ``group/name``; of the user's configuration folder only the group ``cluster`` counts."""
+        if config_path == _PRIMARY:
+            return self.primary
+        if not _NAME.fullmatch(config_path):
+            return None
+        found: list[Path] = []
+        for root in self.roots:
+            if root == _user_config() and not config_path.startswith("cluster/"):
+                continue
+            path = root / f"{config_path}.yaml"
+            if _is_file(path):
+                found.append(path)
+        shipped = (_conf(), _recipes())
+        if len(found) > 1 and not any(found[0].is_relative_to(root) for root in shipped):
+            warning = f"{_shown(found[0])} is used instead of the shipped {_shown(found[1])}"
+            if warning not in self.warnings and any(found[1].is_relative_to(root) for root in shipped):
+                self.warnings.append(warning)
+        return found[0] if found else None
+
+    def config_exists(self, config_path: str) -> bool:
+        return self.find(config_path) is not None
+
+    def group_exists(self, config_path: str) -> bool:
+        return config_path in GROUPS
+
+    def get_group_options(self, group_name: str, results_filter: ObjectType | None = ObjectType.CONFIG) -> list[str]:
+        options: set[str] = set()
+        for root in self.roots:
+            if root == _user_config() and group_name != "cluster":
+                continue
+            try:
+                options |= {p.stem for p in (root / group_name).glob("*.yaml")}
+            except OSError:
+                continue
+        return sorted(options)
+
+    def get_sources(self) -> list[ConfigSource]:
+        return []
+
+    def load_config(self, config_path: str) -> ConfigResult | None:
+        """Called by Hydra for every entry of a defaults list."""
+        self.loads += 1
+        if self.loads > 4 * MAX_FILES:
+            raise RefusedInput("the defaults list includes itself, or more than 100 files")
+        if config_path not in self.results:
+            path = self.find(config_path)
+            if path is None:
+                return self._result(config_path, None, []) if self.lenient else None
+            self.results[config_path] = self._read(config_path, path)
+        return self.results[config_path]
+
+    def _read(self, config_path: str, path: Path) -> ConfigResult:
+        shown = _shown(path)
+        text = read_text(path, shown)
+        scanned = scan(text, shown)
+        data = {} if scanned.data is None else scanned.data
+        if not isinstance(data, dict):
+            rule = "a recipe or group file must be a section of keys"
+            raise RefusedInput([Fault(path="", value=None, rule=rule, where=f"{shown}:1")])
+        faults = list(scanned.faults)
+        line = scanned.lines.get(("defaults",), 0) + 1
+        for key in data:
+            if key.startswith("hydra"):
+                where = f"{shown}:{scanned.lines.get((key,), 0) + 1}"
+                faults.append(Fault(path=key, value=None, rule="keys that start with hydra are refused", where=where))
+        defaults = data.pop("defaults", [])
+        faults += _defaults_faults(defaults, f"{shown}:{line}")
+        if any(fault.path.split(".")[0] == "defaults" for fault in faults):
+            raise RefusedInput(faults)
+        self.scanned[config_path] = Scanned(data=data, lines=scanned.lines, faults=tuple(faults))
+        self.names[config_path] = shown
+        try:
+            package = ConfigSource._get_header_dict(text)["package"]
+        except ValueError as error:
+            raise RefusedInput([Fault(path="", value=None, rule=str(error)[:200], where=f"{shown}:1")]) from None
+        return self._result(config_path, package, defaults)
+
+    def _result(self, config_path: str, package: str | None, defaults: list[Any]) -> ConfigResult:
+        if defaults and "_self_" not in defaults:
+            defaults = [*defaults, "_self_"]  # what Hydra does, with a warning
+        return ConfigResult(
+            provider="colosseum",
+            path=config_path,
+            config=OmegaConf.create({}),
+            header={"package": package},
+            defaults_list=self._create_defaults_list(config_path, OmegaConf.create(defaults)),
+        )
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def _defaults_faults(defaults: Any, where: str) -> list[Fault]:
+    """A defaults list holds names and ``group: name`` pairs, nothing that Hydra would interpret further."""
+    rule = "a defaults list holds `name` and `group: name` entries of letters, digits, dots, - and _"
+    if not isinstance(defaults, list):
+        return [Fault(path="defaults", value=None, rule=rule, where=where)]
+    faults = []
+    for i, entry in enumerate(defaults):
+        pairs = list(entry.items()) if isinstance(entry, dict) else [("", entry)]
+        ok = len(pairs) == 1 and _legal_entry(*pairs[0])
+        if not ok:
+            faults.append(Fault(path=f"defaults.{i}", value=str(entry)[:200], rule=rule, where=where))
+    return faults
+
+
+def _legal_entry(key: str, value: Any) -> bool:
+    group = re.sub(r"^(?:(?:optional|override) )*/?", "", key)
+    if group and not re.fullmatch(r"[A-Za-z0-9_/-]+(?:@[A-Za-z0-9_.]+)?", group):
+        return False
+    if value is None and group:
+        return True
+    if not isinstance(value, str) or not re.fullmatch(r"/?[A-Za-z0-9_./-]+(?:@[A-Za-z0-9_.]+)?", value):
+        return False
+    return ".." not in value and not group.startswith("hydra") and not value.lstrip("/").startswith("hydra")
+
+
+# --- composing ---------------------------------------------------------------------------------------------------
+
+
+def _compose(
+    repository: _Repository, config: str, choices: dict[str, str], faults: list[Fault]
+) -> tuple[dict[str, Any], Provenance]:
+    """Merge the files of the defaults list in Hydra's order; unknown choices go to ``faults``."""
+    repository.lenient = True
+    known = _defaults_list(repository, config, []).overrides.known_choices
+    repository.lenient = False
+    if known.get("cluster") is None:
+        choices.setdefault("cluster", "local")
+    picks = []
+    for group, name in choices.items():
+        if not _NAME.fullmatch(name) or repository.find(f"{group}/{name}") is None:
+            options = repository.get_group_options(group)
+            rule = f"no such {group}; there are {', '.join(options)}" if options else f"no such {group}"
+            faults.append(
+                Fault(path=group, value=name[:200], rule=rule, nearest=nearest(name, options), where=COMMAND_LINE)
+            )
+            continue
+        kind = OverrideType.CHANGE if group in known else OverrideType.ADD
+        picks.append(Override(kind, group, ValueType.ELEMENT, name, input_line=f"{group}={name}"))
+    data: dict[str, Any] = {}
+    provenance = Provenance()
+    added = {group for group in choices if group not in known}
+    layers = _defaults_list(repository, config, picks).defaults
+    # A group that the recipe does not list comes first, so that the recipe's own lines win, as over a listed one.
+    for default in sorted(layers, key=lambda layer: layer.override_key not in added):
+        scanned = repository.scanned[default.config_path]
+        shown = repository.names[default.config_path]
+        prefix = tuple(filter(None, (default.package or "").split(".")))
+        layer: Any = scanned.data
+        for part in reversed(prefix):
+            layer = {part: layer}
+        merge(data, layer)
+        provenance.record(prefix, scanned.data, {p: f"{shown}:{line + 1}" for p, line in scanned.lines.items()})
+    for scanned in repository.scanned.values():
+        faults += [fault for fault in scanned.faults if fault not in faults]
+    return data, provenance
+
+
+def _defaults_list(repository: _Repository, config: str, picks: list[Override]) -> DefaultsList:
+    """Hydra's inside, kept in one place: the files of a recipe, in order, each with its package.
+
+    Raises:
+        RefusedInput: a file is missing or refused, or the list contradicts itself.
+    """
+    repository.loads = 0
+    try:
+        return create_defaults_list(
+            repo=repository, config_name=config, overrides_list=picks, prepend_hydra=False, skip_missing=False
+        )
+    except MissingConfigException as error:
+        missing = str(error.missing_cfg_file)
+        if config == missing:
+            rule, value, near = "no such file", str(repository.primary), nearest("", ())
+        else:
+            rule, value = "the defaults list names a file that does not exist", missing
+            group, _, stem = missing.rpartition("/")
+            near = nearest(stem, error.options or repository.get_group_options(group))
+        raise RefusedInput([Fault(path="defaults", value=value[:200], rule=rule, nearest=near)]) from None
+    except RecursionError:
+        raise RefusedInput("the defaults list includes itself") from None
+    except (HydraException, OmegaConfBaseException, ValueError, TypeError, AssertionError) as error:
+        reason = (str(error) or type(error).__name__).replace(_PRIMARY, str(repository.primary)).splitlines()[0]
+        raise RefusedInput(
+            [Fault(path="defaults", value=None, rule=f"the defaults list is wrong: {reason[:300]}")]
+        ) from None
+
+
+def _apply(words: Words, data: dict[str, Any], provenance: Provenance, faults: list[Fault]) -> None:
+    for path, value in words.changes:
+        try:
+            change(data, path, value)
+        except RefusedInput as refused:
+            faults += refused.faults
+            continue
+        if value is DEFAULT:
+            provenance.forget(path)
+        else:
+            provenance.record(path, value, COMMAND_LINE)

@@ -1,0 +1,258 @@
+"""Who set what: the place of every value, and pydantic's errors as Faults that name it."""
+
+from __future__ import annotations
+
+import math
+import types
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+from colosseum.errors import Fault
+from colosseum.recipe import schema
+from colosseum.recipe.override import nearest
+
+Path_ = tuple[str, ...]
+QUOTE_BOOL = "YAML reads an unquoted no, off, on, yes, true or false as a boolean: put it in quotes"
+QUOTE_NUMBER = "YAML reads it as a number: put it in quotes"
+DURATION_AS_INT = "YAML reads 24:00:00 as an integer: write a duration with a unit, such as 24h, 90m or 1-00:00:00"
+_TASKS: dict[str, type[BaseModel]] = {"cpt": schema.CptTask, "sft": schema.SftTask, "dpo": schema.DpoTask}
+_MOE = ("moe", "expert", "router")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One place that gave a field a value."""
+
+    value: Any
+    where: str
+    """``file:line`` or ``command line``."""
+
+
+@dataclass(slots=True)
+class Provenance:
+    """Filled while files and words are merged; asked afterwards."""
+
+    settings: dict[Path_, list[Setting]] = field(default_factory=dict)
+    """Leaves (lists count as one) and every place that set them, in order."""
+    places: dict[Path_, str] = field(default_factory=dict)
+    """The last place of every path, sections and list items too."""
+
+    def record(self, prefix: Path_, value: Any, where: Mapping[Path_, str] | str) -> None:
+        """Note that ``value`` was merged at ``prefix``; ``where`` is one place, or one a path below the prefix."""
+        self._record(prefix, (), value, where)
+
+    def _record(self, prefix: Path_, below: Path_, value: Any, where: Mapping[Path_, str] | str) -> None:
+        path = prefix + below
+        place = where if isinstance(where, str) else where.get(below, "")
+        self.places[path] = place
+        if isinstance(value, dict):
+            for key, item in value.items():
+                self._record(prefix, (*below, key), item, where)
+            return
+        for known in [p for p in self.places if len(p) > len(path) and p[: len(path)] == path]:
+            del self.places[known]
+            self.settings.pop(known, None)
+        self.settings.setdefault(path, []).append(Setting(value=value, where=place))
+        if isinstance(value, list) and not isinstance(where, str):
+            self.places |= {prefix + p: w for p, w in where.items() if len(p) > len(below) and p[: len(below)] == below}
+
+    def forget(self, path: Path_) -> None:
+        """``path`` is back at its default."""
+        for known in [p for p in self.places if p[: len(path)] == path]:
+            del self.places[known]
+            self.settings.pop(known, None)
+
+    def where(self, path: str) -> str:
+        """Place of a dotted path or of the closest parent that has one; empty for a default."""
+        parts = tuple(path.split(".")) if path else ()
+        for end in range(len(parts), 0, -1):
+            if place := self.places.get(parts[:end]):
+                return place
+        return ""
+
+    def origins(self) -> dict[str, tuple[Setting, ...]]:
+        return {".".join(path): tuple(settings) for path, settings in self.settings.items()}
+
+
+def fields_of(path: Sequence[str], data: Any) -> dict[str, Any] | None:
+    """YAML names and annotations of the section at ``path``; None where the schema has no section."""
+    model: Any = schema.Recipe
+    here = data
+    for part in path:
+        fields = _fields(model)
+        here = here.get(part) if isinstance(here, dict) else None
+        if isinstance(model, type) and part in fields:
+            model = _section(fields[part].annotation, here)
+        elif part.isdecimal():
+            continue
+        else:
+            return None
+        if model is None:
+            return None
+    return _fields(model)
+
+
+def _fields(model: type[BaseModel]) -> dict[str, Any]:
+    return {info.alias or name: info for name, info in model.model_fields.items()}
+
+
+def _section(annotation: Any, value: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, schema.CptTask | schema.SftTask | schema.DpoTask):
+        return annotation
+    members = [a for a in _members(annotation) if isinstance(a, type) and issubclass(a, BaseModel)]
+    if len(members) > 1:
+        kind = value.get("kind") if isinstance(value, dict) else None
+        return _TASKS.get(kind) if isinstance(kind, str) else None
+    return members[0] if members else None
+
+
+def _members(annotation: Any) -> Iterable[Any]:
+    origin = get_origin(annotation)
+    if origin in (Union, types.UnionType, tuple):
+        for arg in get_args(annotation):
+            yield from _members(arg)
+    elif origin is Annotated:
+        yield from _members(get_args(annotation)[0])
+    else:
+        yield annotation
+
+
+def faults_of(error: ValidationError, data: Mapping[str, Any], provenance: Provenance) -> list[Fault]:
+    """One Fault a field, by the names a YAML file uses; the branches of a union become one sentence."""
+    grouped: dict[Path_, list[Any]] = {}
+    for item in error.errors(include_url=False, include_context=True, include_input=True):
+        grouped.setdefault(_path(item, data), []).append(item)
+    return [_fault(path, items, data, provenance) for path, items in grouped.items()]
+
+
+def _path(item: Any, data: Any) -> Path_:
+    """pydantic's location without the names of union branches."""
+    loc = list(item["loc"])
+    if len(loc) > 1 and loc[0] == "task" and loc[1] in _TASKS:
+        del loc[1]
+    if item["type"].startswith("union_tag"):
+        loc.append("kind")
+        return tuple(map(str, loc))
+    path: list[str] = []
+    here = data
+    for i, part in enumerate(loc):
+        known = part in here if isinstance(here, dict) else isinstance(here, list) and part in range(len(here))
+        if known:
+            here = here[part]
+        elif not (item["type"] == "missing" and i == len(loc) - 1):
+            continue
+        path.append(str(part))
+    return tuple(path)
+
+
+def _fault(path: Path_, items: list[Any], data: Any, provenance: Provenance) -> Fault:
+    dotted = ".".join(path)
+    value = items[0]["input"]
+    if items[0]["type"].startswith("union_tag"):
+        value = value.get("kind") if isinstance(value, dict) else value
+    rules: list[str] = []
+    near: list[Any] = []
+    for item in items:
+        if _is_noise(item, items):
+            continue
+        rule, close = _rule(item, path, data)
+        if rule not in rules:
+            rules.append(rule)
+        near += [c for c in close if c not in near]
+    missing = items[0]["type"] in ("missing", "union_tag_not_found")
+    text = " or ".join(rules)
+    return Fault(
+        path=dotted,
+        value=None if missing else shown(value),
+        rule=f"{text}; {hint}" if (hint := _hint(path, value, items, data)) else text,
+        nearest=tuple(near),
+        where=provenance.where(dotted),
+    )
+
+
+def _is_noise(item: Any, items: list[Any]) -> bool:
+    """A type complaint of one union branch beside a range complaint of another says nothing new."""
+    return item["type"] == "none_required" and len(items) > 1
+
+
+def _rule(item: Any, path: Path_, data: Any) -> tuple[str, tuple[Any, ...]]:
+    kind, context, value = item["type"], item.get("ctx", {}), item["input"]
+    if kind == "extra_forbidden":
+        if path[0] == "model" and any(word in path[-1].lower() for word in _MOE):
+            return "unknown key: MoE models are out of scope, a model is dense", ()
+        return "unknown key", nearest(path[-1], fields_of(path[:-1], data) or ())
+    if kind in ("missing", "union_tag_not_found"):
+        return "must be given", ()
+    if kind == "union_tag_invalid":
+        return "must be cpt, sft or dpo", nearest(str(shown(context.get("tag"))), _TASKS)
+    if kind == "literal_error":
+        options = _literals(path, data)
+        return f"must be {context['expected'].replace(chr(39), '')}", nearest(str(shown(value)), options)
+    for key, words, bound in (
+        ("ge", "at least", True),
+        ("gt", "greater than", False),
+        ("le", "at most", True),
+        ("lt", "less than", False),
+    ):
+        if key in context:
+            return f"must be {words} {context[key]:g}", ((context[key],) if bound else ())
+    named = {
+        "int_type": "must be a whole number",
+        "int_parsing_size": "must be a smaller number",
+        "float_type": "must be a number",
+        "finite_number": "must be a finite number",
+        "bool_type": "must be true or false",
+        "string_type": "must be text",
+        "tuple_type": "must be a list",
+        "dict_type": "must be a section of keys",
+        "model_type": "must be a section of keys",
+        "model_attributes_type": "must be a section of keys",
+    }
+    if kind == "value_error":
+        return str(context.get("error", item["msg"])), ()
+    if kind == "string_pattern_mismatch":
+        return f"must match {context.get('pattern')}", ()
+    return named.get(kind, item["msg"]), ()
+
+
+def _literals(path: Path_, data: Any) -> tuple[str, ...]:
+    info = (fields_of(path[:-1], data) or {}).get(path[-1]) if path else None
+    if info is None:
+        return ()
+    return tuple(o for m in _members(info.annotation) if get_origin(m) is Literal for o in map(str, get_args(m)))
+
+
+def _hint(path: Path_, value: Any, items: list[Any], data: Any) -> str:
+    kinds = {item["type"] for item in items}
+    if not kinds & {"string_type", "literal_error", "union_tag_invalid"}:
+        return ""
+    info = (fields_of(path[:-1], data) or {}).get(path[-1]) if path else None
+    if info is not None and any(getattr(m, "func", None) is schema._duration for m in info.metadata):
+        return DURATION_AS_INT if isinstance(value, int) and not isinstance(value, bool) else ""
+    if kinds & {"bool_type", "int_type", "float_type"}:
+        return ""
+    if isinstance(value, bool):
+        return QUOTE_BOOL
+    if value is None:
+        return "a bare null is YAML's nothing" + (': write "null"' if "null" in _literals(path, data) else "")
+    return QUOTE_NUMBER if isinstance(value, int | float) and "string_type" in kinds else ""
+
+
+def shown(value: Any) -> Any:
+    """A JSON-able, short picture of a refused value."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return value if abs(value) < 10**30 else "a number of more than 30 digits"
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, tuple):
+        value = list(value)
+    if isinstance(value, dict | list):
+        value = f"{'a section' if isinstance(value, dict) else 'a list'} of {len(value)}" if len(value) != 0 else value
+        return value
+    text = str(value)
+    return text if len(text) <= 200 else text[:197] + "..."
