@@ -8,7 +8,6 @@ from typing import Any
 from pydantic import ValidationError
 
 from colosseum.errors import Fault, RefusedInput
-from colosseum.recipe import rules
 from colosseum.recipe.provenance import Provenance, faults_of
 from colosseum.recipe.schema import Recipe
 
@@ -18,6 +17,8 @@ def check(data: dict[str, Any], provenance: Provenance, faults: list[Fault]) -> 
 
     Faulty leaves that have a default are dropped for a second look, so that rule faults elsewhere come out too.
     """
+    from colosseum.recipe import rules  # late: the file names of recipes and clusters need no rules
+
     faults = [*faults, *_by_python_name(data, provenance), *_holes(data, provenance)]
     dropped = {fault.path for fault in faults}
     recipe = None

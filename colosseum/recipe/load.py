@@ -36,7 +36,7 @@ from colosseum.recipe.override import (
     read_words,
     resolve_references,
 )
-from colosseum.recipe.provenance import Provenance, Setting
+from colosseum.recipe.provenance import Provenance, Setting, default_of
 from colosseum.recipe.scan import Scanned, read_text, scan
 from colosseum.recipe.schema import Recipe
 
@@ -79,7 +79,7 @@ def load(name: str, overrides: Sequence[str] = (), *, cluster: str | None = None
     repository = _Repository(_search_path(name), _user_file(name))
     data, provenance = _compose(repository, _config_name(name, repository), choices, faults)
     _apply(words, data, provenance, faults)
-    faults += [placed(fault, provenance) for fault in resolve_references(data)]
+    faults += [placed(fault, provenance) for fault in resolve_references(data, lambda path: default_of(path, data))]
     recipe = check(data, provenance, faults)
     return Loaded(recipe=recipe, origins=provenance.origins(), warnings=tuple(repository.warnings))
 

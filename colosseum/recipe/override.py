@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -172,8 +172,11 @@ def _index(items: list[Any], path: tuple[str, ...], part: str) -> int:
     return int(part)
 
 
-def resolve_references(data: dict[str, Any]) -> list[Fault]:
-    """Replace every ``${a.b}`` in place by the value it names; returns the faults (without ``where``)."""
+def resolve_references(data: dict[str, Any], default: Callable[[Sequence[str]], Any]) -> list[Fault]:
+    """Replace every ``${a.b}`` in place by the value it names; returns the faults (without ``where``).
+
+    ``default`` gives the schema's default of a path that the data lacks, or raises KeyError.
+    """
     faults: list[Fault] = []
 
     def lookup(name: str) -> Any:
@@ -184,8 +187,11 @@ def resolve_references(data: dict[str, Any]) -> list[Fault]:
             elif isinstance(here, list) and part.isdecimal() and len(part) < 6 and int(part) < len(here):
                 here = here[int(part)]
             else:
-                names = list(here) if isinstance(here, dict) else []
-                raise _Unresolved(f"${{{name}}} names nothing", nearest(part, names))
+                try:
+                    return default(name.split("."))
+                except KeyError:
+                    names = list(here) if isinstance(here, dict) else []
+                    raise _Unresolved(f"${{{name}}} names nothing", nearest(part, names)) from None
         if isinstance(here, dict | list):
             raise _Unresolved(f"${{{name}}} names a section, not a value", ())
         return here

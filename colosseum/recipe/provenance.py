@@ -95,6 +95,18 @@ def fields_of(path: Sequence[str], data: Any) -> dict[str, Any] | None:
     return _fields(model)
 
 
+def default_of(path: Sequence[str], data: Any) -> Any:
+    """The schema's default of one field.
+
+    Raises:
+        KeyError: there is no such field, it has no default, or it is a section.
+    """
+    info = (fields_of(path[:-1], data) or {})[path[-1]]
+    if info.is_required() or isinstance(info.default, BaseModel | tuple | dict):
+        raise KeyError(path[-1])
+    return info.default
+
+
 def _fields(model: type[BaseModel]) -> dict[str, Any]:
     return {info.alias or name: info for name, info in model.model_fields.items()}
 
