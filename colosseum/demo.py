@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from pathlib import Path
 
@@ -83,7 +82,7 @@ def _table(console: Console, first: RunSummary, resumed: RunSummary, entropy: Le
 
 
 def _what_next(console: Console, first: RunSummary) -> None:
-    command = "colosseum" if shutil.which("colosseum") else ".venv/bin/colosseum"
+    command = "colosseum" if os.environ.get("VIRTUAL_ENV") else ".venv/bin/colosseum"
     console.print("\nWhat to type next:")
     for words, why in (
         ("show debug/cpt-4k-bf16", "the recipe that was trained"),
