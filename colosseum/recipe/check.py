@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from colosseum.errors import Fault, RefusedInput
-from colosseum.recipe.provenance import Provenance, faults_of
+from colosseum.recipe.provenance import MAX_FAULTS, Provenance, faults_of
 from colosseum.recipe.schema import Recipe
 
 
@@ -40,7 +40,8 @@ def check(data: dict[str, Any], provenance: Provenance, faults: list[Fault]) -> 
         if not faults and not rest:
             return recipe
         faults += [placed(fault, provenance) for fault in rest]
-    raise RefusedInput(faults)
+    more = [Fault(path="", value=None, rule=f"and {len(faults) - MAX_FAULTS} more faults")] * (len(faults) > MAX_FAULTS)
+    raise RefusedInput(faults[:MAX_FAULTS] + more)
 
 
 def placed(fault: Fault, provenance: Provenance) -> Fault:

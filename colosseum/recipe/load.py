@@ -331,7 +331,7 @@ def _compose(
         merge(data, layer)
         provenance.record(prefix, scanned.data, {p: f"{shown}:{line + 1}" for p, line in scanned.lines.items()})
     for scanned in repository.scanned.values():
-        faults += [fault for fault in scanned.faults if fault not in faults]
+        faults += scanned.faults
     return data, provenance
 
 

@@ -190,7 +190,8 @@ def resolve_references(data: dict[str, Any], default: Callable[[Sequence[str]], 
                 try:
                     return default(name.split("."))
                 except KeyError:
-                    names = list(here) if isinstance(here, dict) else []
+                    # only a hostile file has hundreds of keys, and comparing names is slow
+                    names = list(here) if isinstance(here, dict) and len(here) <= 200 else []
                     raise _Unresolved(f"${{{name}}} names nothing", nearest(part, names)) from None
         if isinstance(here, dict | list):
             raise _Unresolved(f"${{{name}}} names a section, not a value", ())

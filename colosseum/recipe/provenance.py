@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import types
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,6 +20,7 @@ QUOTE_BOOL = "YAML reads an unquoted no, off, on, yes, true or false as a boolea
 QUOTE_NUMBER = "YAML reads it as a number: put it in quotes"
 DURATION_AS_INT = "YAML reads 24:00:00 as an integer: write a duration with a unit, such as 24h, 90m or 1-00:00:00"
 _TASKS: dict[str, type[BaseModel]] = {"cpt": schema.CptTask, "sft": schema.SftTask, "dpo": schema.DpoTask}
+MAX_FAULTS = 100
 _MOE = ("moe", "expert", "router")
 
 
@@ -31,33 +33,38 @@ class Setting:
     """``file:line`` or ``command line``."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    layer: int
+    where: str
+    is_leaf: bool
+
+
 @dataclass(slots=True)
 class Provenance:
-    """Filled while files and words are merged; asked afterwards."""
+    """Filled while files and words are merged, layer by layer; asked afterwards."""
 
     settings: dict[Path_, list[Setting]] = field(default_factory=dict)
-    """Leaves (lists count as one) and every place that set them, in order."""
-    places: dict[Path_, str] = field(default_factory=dict)
+    """Leaves (a list counts as one) and every place that set them, in order."""
+    places: dict[Path_, _Place] = field(default_factory=dict)
     """The last place of every path, sections and list items too."""
+    layer: int = 0
 
     def record(self, prefix: Path_, value: Any, where: Mapping[Path_, str] | str) -> None:
         """Note that ``value`` was merged at ``prefix``; ``where`` is one place, or one a path below the prefix."""
-        self._record(prefix, (), value, where)
+        self.layer += 1
+        self._record(prefix, (), value, where, in_list=False)
 
-    def _record(self, prefix: Path_, below: Path_, value: Any, where: Mapping[Path_, str] | str) -> None:
+    def _record(self, prefix: Path_, below: Path_, value: Any, where: Mapping[Path_, str] | str, in_list: bool) -> None:
         path = prefix + below
         place = where if isinstance(where, str) else where.get(below, "")
-        self.places[path] = place
-        if isinstance(value, dict):
-            for key, item in value.items():
-                self._record(prefix, (*below, key), item, where)
-            return
-        for known in [p for p in self.places if len(p) > len(path) and p[: len(path)] == path]:
-            del self.places[known]
-            self.settings.pop(known, None)
-        self.settings.setdefault(path, []).append(Setting(value=value, where=place))
-        if isinstance(value, list) and not isinstance(where, str):
-            self.places |= {prefix + p: w for p, w in where.items() if len(p) > len(below) and p[: len(below)] == below}
+        is_leaf = not isinstance(value, dict)
+        self.places[path] = _Place(self.layer, place, is_leaf)
+        if is_leaf and not in_list:
+            self.settings.setdefault(path, []).append(Setting(value=value, where=place))
+        items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+        for key, item in items:
+            self._record(prefix, (*below, str(key)), item, where, in_list or is_leaf)
 
     def forget(self, path: Path_) -> None:
         """``path`` is back at its default."""
@@ -67,14 +74,21 @@ class Provenance:
 
     def where(self, path: str) -> str:
         """Place of a dotted path or of the closest parent that has one; empty for a default."""
-        parts = tuple(path.split(".")) if path else ()
-        for end in range(len(parts), 0, -1):
-            if place := self.places.get(parts[:end]):
-                return place
-        return ""
+        return self._trace(tuple(path.split(".")))[0]
+
+    def _trace(self, path: Path_) -> tuple[str, bool]:
+        """Place of the closest path, and whether ``path`` itself still stands: a later leaf above it replaced it."""
+        where, cutoff, stands = "", 0, False
+        for end in range(1, len(path) + 1):
+            place = self.places.get(path[:end])
+            stands = place is not None and place.layer >= cutoff
+            if place is not None and stands:
+                where = place.where or where
+                cutoff = place.layer if place.is_leaf else cutoff
+        return where, stands
 
     def origins(self) -> dict[str, tuple[Setting, ...]]:
-        return {".".join(path): tuple(settings) for path, settings in self.settings.items()}
+        return {".".join(path): tuple(found) for path, found in self.settings.items() if self._trace(path)[1]}
 
 
 def fields_of(path: Sequence[str], data: Any) -> dict[str, Any] | None:
@@ -137,7 +151,7 @@ def faults_of(error: ValidationError, data: Mapping[str, Any], provenance: Prove
     grouped: dict[Path_, list[Any]] = {}
     for item in error.errors(include_url=False, include_context=True, include_input=True):
         grouped.setdefault(_path(item, data), []).append(item)
-    return [_fault(path, items, data, provenance) for path, items in grouped.items()]
+    return [_fault(path, items, data, provenance) for path, items in itertools.islice(grouped.items(), MAX_FAULTS)]
 
 
 def _path(item: Any, data: Any) -> Path_:

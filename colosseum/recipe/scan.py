@@ -210,6 +210,7 @@ class _Reader:
         if key in top.value:
             earlier = self.lines.get(path, line) + 1
             self.faults.append(self.fault(path, None, f"the key stands twice, first in line {earlier}", line))
+        self.lines[path] = line
         top.key = key
 
     def _open(self, event: Any, line: int) -> None:
@@ -236,7 +237,7 @@ class _Reader:
 
     def _place(self, value: Any, line: int) -> None:
         path = self._path_of_next()
-        self.lines[path] = line
+        self.lines.setdefault(path, line)  # a key has noted its own line already
         if not self.stack:
             self.root = value
             return

@@ -194,6 +194,9 @@ def test_hundreds_through_load(house: Path, monkeypatch: pytest.MonkeyPatch) -> 
         "# @package ../../x\nx: 1\n",
         "\x00",
         "just text",
+        "".join(f"k{i}: 1\n" for i in range(9000)),
+        "".join(f"k{i}: [[1], ${{oc.env:SECRET}}]\n" for i in range(2000)),
+        "model:\n" + "".join(f"  k{i}: ${{model.x{i}}}\n" for i in range(4000)),
         "",
     ],
 )

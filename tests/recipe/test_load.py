@@ -100,6 +100,14 @@ def test_tilde_returns_to_the_default(house: Path) -> None:
     assert "train.seed" not in loaded.origins
 
 
+def test_a_replaced_section_leaves_no_trace(house: Path) -> None:
+    loaded = tiny(house, "checkpoint={keep_last: 3}", "data.blend=[]", "cluster.container=null")
+    assert loaded.origins["checkpoint.keep_last"][0].where == "command line"
+    assert [s.where for s in loaded.origins["data.blend"]] == [f"{house}/tiny.yaml:8", "command line"]
+    refusal = refused(house, "data.blend=[{path: a}]")["data.blend.0.weight"]
+    assert (refusal.rule, refusal.where) == ("must be given", "command line")
+
+
 def test_list_items_by_index(house: Path) -> None:
     assert tiny(house, "data.blend.0.weight=2").recipe.data.blend[0].weight == 2
     assert "counted from 0" in refused(house, "data.blend.3.weight=2")["data.blend.3.weight"].rule
