@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from colosseum.data.documents import Document, read_documents
 from colosseum.data.indexed import read_dataset
 from colosseum.data.tokenize import tokenize_documents
 from colosseum.data.tokenizer import load_tokenizer, train_tokenizer
-from colosseum.errors import RefusedInput
+from colosseum.errors import EnvironmentFault, RefusedInput
 
 pytest.importorskip("tokenizers")
 EOD = "<|endoftext|>"
@@ -139,3 +141,20 @@ def test_command_trains_then_tokenizes(tmp_path: Path) -> None:
 def test_command_wants_an_output(tmp_path: Path, tokenizer: Path) -> None:
     with pytest.raises(RefusedInput, match="--output"):
         _run(_jsonl(tmp_path / "a.jsonl", TEXTS), "--tokenizer", tokenizer)
+
+
+def test_a_login_node_needs_no_torch(tmp_path: Path, tokenizer: Path) -> None:
+    source = _jsonl(tmp_path / "a.jsonl", TEXTS)
+    words = ["tokenize", str(source), "--tokenizer", str(tokenizer), "-o", str(tmp_path / "out")]
+    program = (
+        "import sys\nfrom colosseum.cli.data import app\n"
+        f"app({words!r}, standalone_mode=False)\nassert 'torch' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+    assert read_dataset(tmp_path / "out").lengths.size == len(TEXTS)
+
+
+def test_a_missing_library_is_the_machines_fault(tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(EnvironmentFault, match=r"pip install 'colosseum\[train\]'"):
+        load_tokenizer(tokenizer, EOD)
