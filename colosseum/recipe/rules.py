@@ -1,0 +1,55 @@
+"""Rules between fields: what megatron-core, its engines or arithmetic refuse although each value alone is fine.
+
+``faults`` is pure and knows every rule; the rules stand by topic in ``rules_layout``, ``rules_precision`` and
+``rules_training``, each a generator of Findings. A field that says ``auto`` is never at fault: the planner fills it
+with a legal value. What an engine cannot do is the engine's to say (``engines/``), not ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from colosseum.errors import Fault
+from colosseum.recipe import rules_layout, rules_precision, rules_training
+from colosseum.recipe.rules_base import Facts, Finding, Rule, replaced, value_at
+from colosseum.recipe.schema import Recipe
+
+RULES: tuple[Rule, ...] = (*rules_layout.RULES, *rules_precision.RULES, *rules_training.RULES)
+MAX_NEAREST = 3
+MAX_TRIED = 24
+"""Candidates tried a fault: bounds the time that a hostile recipe can take."""
+
+Key = tuple[str, str]
+
+
+def faults(recipe: Recipe) -> list[Fault]:
+    """Every broken rule, in the order of the rules; ``where`` is left to the loader."""
+    found = _broken(recipe)
+    known = set(found)
+    return [
+        Fault(
+            path=finding.path,
+            value=value_at(recipe, finding.path),
+            rule=finding.rule,
+            nearest=tuple(_legal(recipe, key, finding, known)),
+        )
+        for key, finding in found.items()
+    ]
+
+
+def _broken(recipe: Recipe) -> dict[Key, Finding]:
+    """Findings by rule and path."""
+    facts = Facts.of(recipe)
+    return {(rule.__name__, finding.path): finding for rule in RULES for finding in rule(facts)}
+
+
+def _legal(recipe: Recipe, key: Key, finding: Finding, known: set[Key]) -> Iterable[object]:
+    """The first candidates that remove the fault and break no rule that holds now."""
+    kept = 0
+    for value in finding.candidates(MAX_TRIED):
+        left = set(_broken(replaced(recipe, finding.path, value)))
+        if key not in left and left <= known:
+            yield value
+            kept += 1
+            if kept == MAX_NEAREST:
+                return

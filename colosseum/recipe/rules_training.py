@@ -1,0 +1,188 @@
+"""Rules of length, learning rate, data, checkpoints and the alignment tasks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from colosseum.recipe.rules_base import Facts, Finding, Rule, divisors, multiples
+
+RUN = re.compile(r"run:[A-Za-z0-9][A-Za-z0-9._-]*(@[0-9]{1,12})?")
+STAGE = re.compile(r"stage:[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+SHARE = re.compile(r"\d{1,9}(\.\d{1,9})?")
+
+
+# --- how long ----------------------------------------------------------------------------------------------------
+
+
+def one_length(facts: Facts) -> Iterator[Finding]:
+    """Two lengths would contradict each other; none is a run without an end."""
+    train = facts.recipe.train
+    named = [n for n in ("steps", "tokens", "epochs") if getattr(train, n) is not None]
+    rule = "exactly one of train.steps, train.tokens and train.epochs says how long to train"
+    if not named:
+        yield Finding("train.steps", rule)
+    if len(named) > 1:
+        for name in named:
+            yield Finding(f"train.{name}", f"{rule}; ~train.{name} drops this one", (None,))
+
+
+def epochs_need_rows(facts: Facts) -> Iterator[Finding]:
+    """An epoch is a pass over the rows of an alignment file; a blend of token streams has none."""
+    recipe = facts.recipe
+    if recipe.train.epochs is None:
+        return
+    if recipe.task.kind == "cpt":
+        yield Finding("train.epochs", "counts passes over a file of sft or dpo; cpt takes steps or tokens", (None,))
+    elif recipe.data.train is None and recipe.data.train_samples is None:
+        yield Finding("train.epochs", "needs data.train or data.train_samples", (None,))
+
+
+def length_is_a_step(facts: Facts) -> Iterator[Finding]:
+    """The tokens or epochs make at least one step."""
+    recipe = facts.recipe
+    if facts.total_steps != 0:
+        return
+    if recipe.train.tokens is not None:
+        step = recipe.batch.gbs * recipe.batch.seq_length
+        yield Finding("train.tokens", f"must be at least one step: gbs * seq_length = {step}", (step,))
+
+
+def warmup_ends(facts: Facts) -> Iterator[Finding]:
+    """megatron-core's scheduler wants the warm-up shorter than the run."""
+    warmup, total = facts.recipe.optimizer.warmup_steps, facts.total_steps
+    if total is not None and total > 0 and warmup >= total:
+        yield Finding("optimizer.warmup_steps", f"must be less than the {total} steps of the run", (total // 10, 0))
+
+
+def rates_fall(facts: Facts) -> Iterator[Finding]:
+    """The schedule goes down from lr to min_lr."""
+    optimizer = facts.recipe.optimizer
+    if optimizer.min_lr > optimizer.lr:
+        yield Finding("optimizer.min_lr", f"must be at most optimizer.lr = {optimizer.lr:g}", (optimizer.lr, 0.0))
+
+
+# --- data --------------------------------------------------------------------------------------------------------
+
+
+def data_of_task(facts: Facts) -> Iterator[Finding]:
+    """cpt reads a blend of token streams (none is enough to plan), sft and dpo read JSONL files."""
+    recipe = facts.recipe
+    data = recipe.data
+    if recipe.task.kind == "cpt":
+        for name in ("train", "validation", "train_samples"):
+            if getattr(data, name) is not None:
+                yield Finding(f"data.{name}", "is for sft and dpo; cpt reads data.blend", (None,))
+        return
+    if data.blend:
+        yield Finding("data.blend", f"is for cpt; {recipe.task.kind} reads data.train", ((),))
+    if data.train is None and data.train_samples is None:
+        yield Finding("data.train", f"{recipe.task.kind} needs a JSONL file (data.train_samples is enough to plan)")
+
+
+def split_has_shares(facts: Facts) -> Iterator[Finding]:
+    """Megatron's split: shares of training, validation and test, of which training has some."""
+    split, steps = facts.recipe.data.split, facts.recipe.train.val_steps
+    parts = [part.strip() for part in split.split(",")]
+    if len(parts) != 3 or not all(SHARE.fullmatch(part) for part in parts) or float(parts[0]) <= 0:
+        yield Finding("data.split", "must be three numbers, the first above 0, such as 99,1,0", ("99,1,0",))
+    elif facts.recipe.data.blend and steps and float(parts[1]) <= 0:
+        yield Finding("train.val_steps", f"must be 0: data.split = {split} leaves nothing to validate on", (0,))
+
+
+def validation_has_rows(facts: Facts) -> Iterator[Finding]:
+    """Validation of an alignment task reads its own file."""
+    recipe = facts.recipe
+    if recipe.task.kind != "cpt" and recipe.data.train and recipe.train.val_steps and recipe.data.validation is None:
+        yield Finding("train.val_steps", "must be 0 without data.validation", (0,))
+
+
+def rows_fill_a_step(facts: Facts) -> Iterator[Finding]:
+    """Fewer rows than a global batch never make a step."""
+    data, gbs = facts.recipe.data, facts.recipe.batch.gbs
+    if facts.recipe.task.kind != "cpt" and data.train_samples is not None and data.train_samples < gbs:
+        unit = (facts.dp or 1) * (facts.mbs or 1)
+        yield Finding(
+            "batch.gbs",
+            f"must be at most data.train_samples = {data.train_samples}",
+            multiples(data.train_samples, unit),
+        )
+
+
+def text_needs_tokenizer(facts: Facts) -> Iterator[Finding]:
+    """sft and dpo start from text; a tokenizer is a file."""
+    recipe = facts.recipe
+    tokenizer = recipe.tokenizer
+    if tokenizer.kind == "null" and recipe.task.kind != "cpt":
+        yield Finding("tokenizer.kind", f"{recipe.task.kind} reads text: it needs a tokenizer")
+    if tokenizer.kind != "null" and tokenizer.path is None and (recipe.data.blend or recipe.data.train):
+        yield Finding("tokenizer.path", f"must name the file of a {tokenizer.kind} tokenizer")
+
+
+def logprob_batches(facts: Facts) -> Iterator[Finding]:
+    """The log-prob pass of DPO cuts a replica's pairs into its own microbatches."""
+    task = facts.recipe.task
+    if task.kind != "dpo" or task.logprob_mbs is None or facts.dp is None or facts.recipe.batch.gbs % facts.dp:
+        return
+    pairs = facts.recipe.batch.gbs // facts.dp
+    if pairs % task.logprob_mbs:
+        yield Finding(
+            "task.logprob_mbs",
+            f"must divide gbs / dp = {pairs} pairs a replica",
+            (*divisors(pairs, task.logprob_mbs), None),
+        )
+
+
+# --- checkpoints -------------------------------------------------------------------------------------------------
+
+
+def source_is_readable(facts: Facts) -> Iterator[Finding]:
+    """``run:RUN[@STEP]``, ``stage:NAME``, ``none`` or a path."""
+    source = facts.recipe.checkpoint.source
+    for prefix, pattern, shape in (("run:", RUN, "run:RUN[@STEP]"), ("stage:", STAGE, "stage:NAME")):
+        if source.startswith(prefix) and not pattern.fullmatch(source):
+            bare = re.sub(r"[^A-Za-z0-9._-]", "", source.removeprefix(prefix).split("@")[0]).lstrip("._-")[:64]
+            yield Finding("checkpoint.from", f"must read {shape}", (prefix + bare,) if bare else ())
+
+
+def load_has_weights(facts: Facts) -> Iterator[Finding]:
+    """A checkpoint is loaded for its weights; each part is named once."""
+    checkpoint = facts.recipe.checkpoint
+    parts = tuple(dict.fromkeys(checkpoint.load))
+    if len(parts) < len(checkpoint.load):
+        yield Finding("checkpoint.load", "must name each part once", (parts,))
+    elif checkpoint.source != "none" and "weights" not in parts:
+        yield Finding("checkpoint.load", "must hold weights", (("weights", *parts),))
+
+
+def kept_steps_are_saved(facts: Facts) -> Iterator[Finding]:
+    """Only steps divisible by every_steps are saved, so only those can be kept."""
+    checkpoint = facts.recipe.checkpoint
+    if checkpoint.keep_every is not None and checkpoint.keep_every % checkpoint.every_steps:
+        yield Finding(
+            "checkpoint.keep_every",
+            f"must be a multiple of checkpoint.every_steps = {checkpoint.every_steps}",
+            (*_few(multiples(checkpoint.keep_every, checkpoint.every_steps)), None),
+        )
+
+
+def _few(values: Iterator[int]) -> list[int]:
+    return [value for value, _ in zip(values, range(4), strict=False)]
+
+
+RULES: tuple[Rule, ...] = (
+    one_length,
+    epochs_need_rows,
+    length_is_a_step,
+    warmup_ends,
+    rates_fall,
+    data_of_task,
+    split_has_shares,
+    validation_has_rows,
+    rows_fill_a_step,
+    text_needs_tokenizer,
+    logprob_batches,
+    source_is_readable,
+    load_has_weights,
+    kept_steps_are_saved,
+)
