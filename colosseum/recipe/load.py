@@ -195,7 +195,7 @@ class _Repository(ConfigRepository):  # type: ignore[misc]  # hydra has no types
         return self.find(config_path) is not None
 
     def group_exists(self, config_path: str) -> bool:
-        return config_path in GROUPS
+        return config_path.lstrip("/") in GROUPS
 
     def get_group_options(self, group_name: str, results_filter: ObjectType | None = ObjectType.CONFIG) -> list[str]:
         options: set[str] = set()
@@ -314,8 +314,8 @@ def _compose(
                 Fault(path=group, value=name[:200], rule=rule, nearest=nearest(name, options), where=COMMAND_LINE)
             )
             continue
-        kind = OverrideType.CHANGE if group in known else OverrideType.ADD
-        picks.append(Override(kind, group, ValueType.ELEMENT, name, input_line=f"{group}={name}"))
+        kind, key = (OverrideType.CHANGE, group) if group in known else (OverrideType.ADD, f"/{group}")
+        picks.append(Override(kind, key, ValueType.ELEMENT, name, input_line=f"{group}={name}"))
     data: dict[str, Any] = {}
     provenance = Provenance()
     added = {group for group in choices if group not in known}

@@ -110,13 +110,15 @@ def rows_fill_a_step(facts: Facts) -> Iterator[Finding]:
 
 
 def text_needs_tokenizer(facts: Facts) -> Iterator[Finding]:
-    """sft and dpo start from text; a tokenizer is a file."""
+    """sft and dpo start from text; a blend is token ids already."""
     recipe = facts.recipe
-    tokenizer = recipe.tokenizer
-    if tokenizer.kind == "null" and recipe.task.kind != "cpt":
-        yield Finding("tokenizer.kind", f"{recipe.task.kind} reads text: it needs a tokenizer")
-    if tokenizer.kind != "null" and tokenizer.path is None and (recipe.data.blend or recipe.data.train):
-        yield Finding("tokenizer.path", f"must name the file of a {tokenizer.kind} tokenizer")
+    tokenizer, kind = recipe.tokenizer, recipe.task.kind
+    if kind == "cpt":
+        return
+    if tokenizer.kind == "null":
+        yield Finding("tokenizer.kind", f"{kind} reads text: it needs a tokenizer_json or sentencepiece file")
+    elif tokenizer.path is None:
+        yield Finding("tokenizer.path", f"{kind} reads text: it must name the file of a {tokenizer.kind} tokenizer")
 
 
 def logprob_batches(facts: Facts) -> Iterator[Finding]:

@@ -24,7 +24,7 @@ data:
 batch: {gbs: 8, seq_length: 64}
 train: {steps: 10}
 resources: {gpus: 1, gpus_per_node: 1}
-hardware: {name: cpu, kind: cpu, peak_flops: {bf16: 1e12, fp32: 1e12}, memory_bytes: 8000000000,
+hardware: {name: toy, kind: gpu, peak_flops: {bf16: 1e12, fp32: 1e12}, memory_bytes: 8000000000,
            memory_bytes_per_s: 1e10}
 """
 MODEL = "num_layers: {layers}\nhidden_size: 64\nnum_attention_heads: 4\nvocab_size: 100\n"
