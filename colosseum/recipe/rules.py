@@ -7,8 +7,6 @@ with a legal value. What an engine cannot do is the engine's to say (``engines/`
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from colosseum.errors import Fault
 from colosseum.recipe import rules_layout, rules_precision, rules_training
 from colosseum.recipe.rules_base import Facts, Finding, Rule, replaced, value_at
@@ -31,7 +29,7 @@ def faults(recipe: Recipe) -> list[Fault]:
             path=finding.path,
             value=value_at(recipe, finding.path),
             rule=finding.rule,
-            nearest=tuple(_legal(recipe, key, finding, known)),
+            nearest=tuple(_plain(v) for v in _legal(recipe, key, finding, known)),
         )
         for key, finding in found.items()
     ]
@@ -43,13 +41,23 @@ def _broken(recipe: Recipe) -> dict[Key, Finding]:
     return {(rule.__name__, finding.path): finding for rule in RULES for finding in rule(facts)}
 
 
-def _legal(recipe: Recipe, key: Key, finding: Finding, known: set[Key]) -> Iterable[object]:
-    """The first candidates that remove the fault and break no rule that holds now."""
-    kept = 0
+def _legal(recipe: Recipe, key: Key, finding: Finding, known: set[Key]) -> list[object]:
+    """The first candidates that remove the fault and break no rule that holds now.
+
+    Where every candidate breaks another rule, more than one field must change: then those that remove this fault.
+    """
+    legal: list[object] = []
+    partly: list[object] = []
     for value in finding.candidates(MAX_TRIED):
         left = set(_broken(replaced(recipe, finding.path, value)))
-        if key not in left and left <= known:
-            yield value
-            kept += 1
-            if kept == MAX_NEAREST:
-                return
+        if key in left:
+            continue
+        (legal if left <= known else partly).append(value)
+        if len(legal) == MAX_NEAREST:
+            break
+    return legal or partly[:MAX_NEAREST]
+
+
+def _plain(value: object) -> object:
+    """As JSON and YAML say it."""
+    return list(value) if isinstance(value, tuple) else value

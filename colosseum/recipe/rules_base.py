@@ -123,6 +123,8 @@ def split_layers(recipe: Recipe) -> tuple[int, ...] | None:
         if pp == 1:
             return (layers,)
         return (each - embedding, *([each] if pp > 2 else []), each - loss)
+    if pp == 1:
+        return None
     others = pp - (first is not None) - (last is not None)
     rest = layers - (first or 0) - (last or 0)
     if others < 0 or rest < 0 or (others == 0) != (rest == 0) or (others and rest % others):

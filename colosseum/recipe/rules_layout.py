@@ -75,8 +75,10 @@ def _uneven_stages(facts: Facts) -> Iterator[Finding]:
     """first/last_stage_layers leave the other ranks equally many layers, and some if there are others."""
     par, layers, pp = facts.recipe.parallelism, facts.recipe.model.num_layers, facts.pp or 1
     first, last = par.first_stage_layers, par.last_stage_layers
-    if pp < (first is not None) + (last is not None):
-        yield Finding("parallelism.pp", "first_stage_layers and last_stage_layers need two pipeline ranks", (2,))
+    if pp == 1:
+        for name in ("first_stage_layers", "last_stage_layers"):
+            if getattr(par, name) is not None:
+                yield Finding(f"parallelism.{name}", "must be null without pipeline parallelism (pp = 1)", (None,))
         return
     others = pp - (first is not None) - (last is not None)
     path = "first_stage_layers" if first is not None else "last_stage_layers"
