@@ -42,20 +42,18 @@ def _broken(recipe: Recipe) -> dict[Key, Finding]:
 
 
 def _legal(recipe: Recipe, key: Key, finding: Finding, known: set[Key]) -> list[object]:
-    """The first candidates that remove the fault and break no rule that holds now.
+    """The best candidates that remove the fault: fewest faults left first, then in the rule's order.
 
-    Where every candidate breaks another rule, more than one field must change: then those that remove this fault.
+    None of them breaks a rule that holds now, unless every candidate does: then more than one field must change.
     """
-    legal: list[object] = []
-    partly: list[object] = []
+    scored: list[tuple[int, int, object]] = []
     for value in finding.candidates(MAX_TRIED):
         left = set(_broken(replaced(recipe, finding.path, value)))
-        if key in left:
-            continue
-        (legal if left <= known else partly).append(value)
-        if len(legal) == MAX_NEAREST:
-            break
-    return legal or partly[:MAX_NEAREST]
+        if key not in left:
+            scored.append((len(left - known), len(left), value))
+    scored.sort(key=lambda score: score[:2])
+    fewest = scored[0][0] if scored else 0
+    return [value for new, _, value in scored if new == 0 or fewest > 0][:MAX_NEAREST]
 
 
 def _plain(value: object) -> object:

@@ -29,10 +29,11 @@ def gpus_fill_nodes(facts: Facts) -> Iterator[Finding]:
     res = facts.recipe.resources
     if res.gpus > res.gpus_per_node and res.gpus % res.gpus_per_node:
         unit = lcm(res.gpus_per_node, facts.replica)
+        one_node = (n for n in multiples(res.gpus_per_node, facts.replica) if n <= res.gpus_per_node)
         yield Finding(
             "resources.gpus",
             f"must be a multiple of gpus_per_node = {res.gpus_per_node} on more than one node",
-            (*_first(multiples(res.gpus, unit), 12), *_first(multiples(res.gpus, res.gpus_per_node), 12)),
+            (*_first(multiples(res.gpus, unit), 12), *_first(one_node, 12)),
         )
 
 
