@@ -1,0 +1,61 @@
+"""Golden files: what every shipped recipe becomes, kept under tests/golden/<recipe>/ and compared byte by byte.
+
+``scripts/update-golden`` rewrites them; nothing else does. To keep one more file of every recipe, add a function that
+gives it to RENDERERS.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from colosseum.bundle import to_yaml
+from colosseum.recipe.load import load, shipped_recipes
+from colosseum.recipe.schema import Recipe
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def resolved_recipe(recipe: Recipe) -> Mapping[str, bytes]:
+    """recipe.yaml: every field with its final value."""
+    return {"recipe.yaml": to_yaml(recipe.as_data())}
+
+
+RENDERERS: tuple[Callable[[Recipe], Mapping[str, bytes]], ...] = (resolved_recipe,)
+
+
+def render(name: str) -> dict[str, bytes]:
+    """Files of a shipped recipe by name, on the shipped cluster that suits its hardware."""
+    hardware = load(name, cluster="local").recipe.hardware
+    recipe = load(name, cluster="local" if hardware.kind == "cpu" else "dgx-h100").recipe
+    return {file: data for renderer in RENDERERS for file, data in renderer(recipe).items()}
+
+
+def render_all() -> dict[str, bytes]:
+    """Files of all shipped recipes, by path under tests/golden."""
+    return {f"{name}/{file}": data for name in shipped_recipes() for file, data in render(name).items()}
+
+
+def on_disk() -> dict[str, bytes]:
+    """The files that are there."""
+    return {p.relative_to(GOLDEN).as_posix(): p.read_bytes() for p in GOLDEN.rglob("*") if p.is_file()}
+
+
+def update() -> list[str]:
+    """Rewrites tests/golden; the paths that changed, appeared or went."""
+    before, after = on_disk(), render_all()
+    shutil.rmtree(GOLDEN, ignore_errors=True)
+    for path, data in after.items():
+        file = GOLDEN / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(data)
+    return sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
+
+
+if __name__ == "__main__":
+    os.environ["XDG_CONFIG_HOME"] = "/nonexistent"  # a user's own cluster files are not what is shipped
+    for changed in update():
+        sys.stdout.write(f"tests/golden/{changed}\n")
