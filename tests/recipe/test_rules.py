@@ -191,7 +191,7 @@ CASES = [
     (CPU, "~train.steps train.epochs=1", "train.epochs", "cpt takes steps or tokens", [None]),
     (SFT, "~data.train ~data.train_samples", "train.epochs", "needs data.train or", [None]),
     (EXPAND, "train.tokens=1000", "train.tokens", "at least one step", [1260 * 16384]),
-    (CPU, "train.steps=30", "optimizer.warmup_steps", "less than the 30 steps", [3, 0]),
+    (CPU, "train.steps=10", "optimizer.warmup_steps", "less than the 10 steps", [1, 0]),
     (CPU, "optimizer.min_lr=0.1", "optimizer.min_lr", "at most optimizer.lr = 0.002", [0.002, 0.0]),
     (CPU, "data.train=x.jsonl", "data.train", "cpt reads data.blend", [None]),
     (SFT, "data.blend=[{path: x, weight: 1}]", "data.blend", "sft reads data.train", [[]]),
