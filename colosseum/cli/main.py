@@ -1,0 +1,101 @@
+"""``colosseum``: the table of verbs. A verb's module is imported when that verb is typed, so that ``--help`` is quick.
+
+A new verb is one line in ``VERBS``; its target is a Typer app (a noun with verbs of its own) or a plain function.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from colosseum import __version__
+from colosseum.cli import failures
+
+RECIPES, RUNS, MACHINES, DATA = "Recipes", "Runs", "Machines", "Data"
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """One word after ``colosseum``."""
+
+    name: str
+    target: str
+    """``module:attribute``."""
+    help: str
+    panel: str
+
+
+VERBS = (
+    Verb("recipes", "colosseum.cli.recipes:recipes", "List the shipped recipes.", RECIPES),
+    Verb("show", "colosseum.cli.recipes:show", "Print a recipe with every value filled in.", RECIPES),
+    Verb("validate", "colosseum.cli.recipes:validate", "Check a recipe; all faults come at once.", RECIPES),
+    Verb("train", "colosseum.cli.train:train_app", "Continue pretraining a model.", RUNS),
+    Verb("align", "colosseum.cli.train:align_app", "Fine-tune a model: SFT, DPO.", RUNS),
+    Verb("bundle", "colosseum.cli.bundle:app", "Verify or replay a launch bundle.", RUNS),
+    Verb("cluster", "colosseum.cli.cluster:app", "List the clusters you can run on.", MACHINES),
+    Verb("data", "colosseum.cli.data:app", "Prepare and check training data.", DATA),
+)
+
+
+class LazyGroup(TyperGroup):
+    """Help and completion of the first word need only names; the command behind one is loaded to run it."""
+
+    def __init__(self, **attrs: Any) -> None:
+        super().__init__(**attrs)
+        self.commands = {v.name: TyperCommand(v.name, help=v.help, rich_help_panel=v.panel) for v in VERBS}
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, placeholder, rest = super().resolve_command(ctx, args)
+        return name, placeholder and _load(str(name)), rest
+
+
+def _load(name: str) -> Any:
+    verb = next(v for v in VERBS if v.name == name)
+    module, _, attribute = verb.target.partition(":")
+    target = getattr(import_module(module), attribute)
+    if not isinstance(target, typer.Typer):
+        app = typer.Typer(add_completion=False)
+        app.command(name)(target)
+        target = app
+    target._add_completion = False  # the options --install-completion stand at the top only
+    command = typer.main.get_command(target)
+    command.name = name
+    return command
+
+
+app = typer.Typer(cls=LazyGroup, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"colosseum {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _top(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Declarative training recipes for large language models.
+
+    A recipe is checked, planned, written as a launch bundle and run: on this machine or on a Slurm cluster.
+    """
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; the exit code of docs/contracts.md."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    command = typer.main.get_command(app)
+    return failures.guarded(lambda: command.main(words, prog_name="colosseum", standalone_mode=False), words)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,81 @@
+"""``colosseum recipes``, ``show``, ``validate``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from colosseum.cli.output import Cluster, Json, document, stdout, warn
+from colosseum.cli.words import RecipeWords, recipe_and_overrides
+
+
+def recipes(as_json: Json = False) -> None:
+    """List the shipped recipes."""
+    from colosseum.recipe.load import describe_recipe, shipped_recipes
+
+    rows = [(name, describe_recipe(name)) for name in shipped_recipes()]
+    if as_json:
+        document({"schema": "colosseum.recipes/1", "recipes": [{"name": n, "summary": s} for n, s in rows]})
+        return
+    from rich.table import Table
+
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, summary in rows:
+        table.add_row(name, summary)
+    stdout().print(table)
+
+
+def show(
+    words: RecipeWords,
+    cluster: Cluster = None,
+    section: Annotated[
+        str | None, typer.Option("--section", metavar="NAME", help="Only this section, e.g. parallelism.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Print a recipe with every value filled in."""
+    from colosseum.bundle import to_yaml
+    from colosseum.errors import Fault, RefusedInput
+    from colosseum.recipe.load import load
+
+    name, overrides = recipe_and_overrides(words)
+    loaded = load(name, overrides, cluster=cluster)
+    warn(loaded.warnings)
+    data = loaded.recipe.as_data()
+    if section is not None:
+        if section not in data:
+            rule = "a recipe has no such section"
+            raise RefusedInput([Fault(path="--section", value=section, rule=rule, nearest=tuple(data))])
+        data = {section: data[section]}
+    if as_json:
+        document({"schema": "colosseum.recipe/1", "recipe": data, "warnings": list(loaded.warnings)})
+        return
+    text = to_yaml(data).decode().rstrip("\n")
+    console = stdout()
+    if not console.is_terminal:
+        console.out(text)
+        return
+    from rich.syntax import Syntax
+
+    console.print(Syntax(text, "yaml", theme="ansi_dark", background_color="default", word_wrap=True))
+
+
+def validate(words: RecipeWords, cluster: Cluster = None, as_json: Json = False) -> None:
+    """Check a recipe against its schema, the rules between fields and the arithmetic of its layout.
+
+    All faults come at once, each with its place, its rule and the nearest legal values.
+    """
+    from colosseum.planning.resolve import resolve
+    from colosseum.recipe.load import load
+
+    name, overrides = recipe_and_overrides(words)
+    loaded = load(name, overrides, cluster=cluster)
+    resolve(loaded.recipe)
+    warn(loaded.warnings)
+    if as_json:
+        document({"schema": "colosseum.validation/1", "name": name, "valid": True, "warnings": list(loaded.warnings)})
+        return
+    stdout().print(f"{name} is valid", markup=False)

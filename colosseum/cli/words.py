@@ -1,0 +1,101 @@
+"""The positional words of a verb: RECIPE (the first word without ``=``) and overrides, and their shell completion."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from colosseum.errors import Fault, RefusedInput
+
+
+def _complete(incomplete: str) -> list[str]:
+    """Names of recipes and dotted keys that start with what was typed."""
+    from colosseum.recipe.load import shipped_recipes
+
+    return [w for w in (*shipped_recipes(), *(f"{key}=" for key in _keys())) if w.startswith(incomplete)]
+
+
+def _keys() -> Iterator[str]:
+    """Dotted keys of the schema; of a union, the keys of every member."""
+    from pydantic import BaseModel
+
+    from colosseum.recipe.schema import Recipe
+
+    def walk(model: type[BaseModel], prefix: str) -> Iterator[str]:
+        for name, field in model.model_fields.items():
+            path = f"{prefix}{field.alias or name}"
+            sections = list(_sections(field.annotation))
+            if not sections:
+                yield path
+            for section in sections:
+                yield from walk(section, f"{path}.")
+
+    return iter(dict.fromkeys(walk(Recipe, "")))
+
+
+def _sections(annotation: Any) -> Iterator[type[Any]]:
+    from typing import get_args
+
+    from colosseum.recipe.schema import Section
+
+    if isinstance(annotation, type):
+        if issubclass(annotation, Section):
+            yield annotation
+        return
+    if getattr(annotation, "__origin__", None) is not tuple:  # items of a list have no key of their own
+        for part in get_args(annotation):
+            yield from _sections(part)
+
+
+RecipeWords = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="RECIPE [KEY=VALUE]...",
+        help="A shipped recipe or your own .yaml file, then overrides (~KEY returns a key to its default).",
+        autocompletion=_complete,
+        show_default=False,
+    ),
+]
+OptionalRecipeWords = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[RECIPE] [KEY=VALUE]...",
+        help="A shipped recipe or your own .yaml file, then overrides (~KEY returns a key to its default).",
+        autocompletion=_complete,
+        show_default=False,
+    ),
+]
+
+
+def split_words(words: list[str] | None) -> tuple[str | None, list[str]]:
+    """RECIPE and the overrides.
+
+    Raises:
+        RefusedInput: a second word that is no override.
+    """
+    recipe, overrides, faults = None, [], []
+    for word in words or ():
+        if "=" in word or word.startswith("~"):
+            overrides.append(word)
+        elif recipe is None:
+            recipe = word
+        else:
+            rule = f"{word!r} is no override (KEY=VALUE or ~KEY), and {recipe!r} is the recipe already"
+            faults.append(Fault(path="", value=word, rule=rule, where="command line"))
+    if faults:
+        raise RefusedInput(faults)
+    return recipe, overrides
+
+
+def recipe_and_overrides(words: list[str]) -> tuple[str, list[str]]:
+    """As ``split_words`` for a verb that cannot do without a recipe.
+
+    Raises:
+        RefusedInput: none was named.
+    """
+    recipe, overrides = split_words(words)
+    if recipe is None:
+        raise RefusedInput("name a RECIPE: a shipped one (`colosseum recipes` lists them) or a file ending in .yaml")
+    return recipe, overrides
