@@ -42,7 +42,11 @@ class Constants:
     gemm_efficiency_fp8: float
     """The same of the FP8 peak."""
     gemm_half_k: float
-    """Elements of K at which prologue and epilogue double a BF16 GEMM's time (twice as many in FP8)."""
+    """Elements of K at which prologue and epilogue double a BF16 GEMM's time."""
+    gemm_half_k_fp8: float
+    """The same in FP8, where the multiply is faster and its surroundings are not."""
+    gemm_half_m: float
+    """Rows of a kernel at which its tail doubles a GEMM's time; TP overlap cuts GEMMs into tp kernels of t/tp rows."""
     attention_efficiency_forward: float
     """Share of the BF16 peak of causal flash attention, long sequences, head dimension 64 or 128."""
     attention_efficiency_backward: float

@@ -45,22 +45,29 @@ class StepTime:
 
     @property
     def total_s(self) -> Array:
-        return np.sum([getattr(self, f.name) for f in fields(self)], axis=0)
+        total: Array = np.sum([getattr(self, f.name) for f in fields(self)], axis=0)
+        return total
 
 
-def gemm_time(m: Any, n: Any, k: Any, c: Constants, peak: float, sms: int, hbm: float, *, fp8: bool = False) -> Array:
-    """Seconds of C[m,n] = A[m,k] B[k,n].
+def gemm_time(
+    m: Any, n: Any, k: Any, c: Constants, peak: float, sms: int, hbm: float, *, fp8: bool = False, rows: Any = None
+) -> Array:
+    """Seconds of C[m,n] = A[m,k] B[k,n], computed in kernels of ``rows`` tokens (all at once by default).
 
-    2mnk over the sustained rate, times (1 + k0/k) for prologue and epilogue, times half-strength wave quantisation
-    (stream-K and split-K soften the other half), floored by memory traffic (roofline: Williams et al. 2009).
+    2mnk over the sustained rate, times (1 + k0/k) for prologue and epilogue and (1 + m0/rows) for the tail, times
+    half-strength wave quantisation (stream-K and split-K soften the other half), floored by memory traffic (roofline:
+    Williams et al. 2009).
     """
     m, n, k = np.asarray(m, dtype=np.float64), np.asarray(n, dtype=np.float64), np.asarray(k, dtype=np.float64)
     rate = peak * (c.gemm_efficiency_fp8 if fp8 else c.gemm_efficiency_bf16)
     waves = np.ceil(m / TILE_M) * np.ceil(n / TILE_N) / sms
     quantised = 0.5 + 0.5 * np.ceil(waves - 1e-9) / waves
-    compute = 2.0 * m * n * k / rate * (1.0 + (2.0 if fp8 else 1.0) * c.gemm_half_k / k) * quantised
+    prologue = 1.0 + (c.gemm_half_k_fp8 if fp8 else c.gemm_half_k) / k
+    tail = 1.0 + c.gemm_half_m / (m if rows is None else rows)
+    compute = 2.0 * m * n * k / rate * prologue * tail * quantised
     traffic = (m * k + k * n) * (1.0 if fp8 else 2.0) + 2.0 * m * n
-    return np.maximum(compute, traffic / (hbm * c.memory_efficiency)) + KERNEL_S
+    floor = traffic / (hbm * c.memory_efficiency)
+    return np.asarray(np.maximum(compute, floor) + KERNEL_S)
 
 
 def attention_time(
@@ -112,10 +119,11 @@ def layer_time(job: Job, lay: Layouts, c: Constants) -> LayerTime:
     n_qkv = (shape.heads + 2 * np.maximum(shape.groups, tp)) * hd / tp
     n_out, n_up, k_down = shape.heads * hd / tp, shape.ffn * (2 if shape.gated else 1) / tp, shape.ffn / tp
     gemm_f, gemm_b = np.zeros_like(t), np.zeros_like(t)
+    rows = np.where(lay.tp_overlap > 0, t / tp, t)
     for n, k in ((n_qkv, h), (h, n_out), (n_up, h), (h, k_down)):
-        gemm_f = gemm_f + gemm_time(t, n, k, c, peak_gemm, sms, hbm, fp8=fp8)
-        gemm_b = gemm_b + gemm_time(t, k, n, c, peak_gemm, sms, hbm, fp8=fp8)
-        gemm_b = gemm_b + gemm_time(n, k, t, c, peak_gemm, sms, hbm, fp8=fp8)
+        gemm_f = gemm_f + gemm_time(t, n, k, c, peak_gemm, sms, hbm, fp8=fp8, rows=rows)
+        gemm_b = gemm_b + gemm_time(t, k, n, c, peak_gemm, sms, hbm, fp8=fp8, rows=rows)
+        gemm_b = gemm_b + gemm_time(n, k, t, c, peak_gemm, sms, hbm, fp8=fp8, rows=rows)
     chunk = job.seq_length / np.where(lay.cp > 1, 2.0 * lay.cp, 1.0)
     attention_f, attention_b = attention_time(sequences / lay.cp, job.seq_length, chunk, shape.heads / tp, hd, c, peak)
     memory_f, memory_b = _memory_bound(job, lay, c, t, n_qkv, n_up, k_down)
@@ -146,7 +154,7 @@ def _memory_bound(
     shape, tp = job.shape, lay.tp
     rows = np.where(lay.sequence_parallel > 0, t / tp, t)
     norm = rows * shape.hidden * 20.0
-    act = t * k_down * (6.0 if shape.gated else 4.0)
+    act = t * k_down * 6.0
     rope = 0.0 if shape.learned_positions else 4.0 * t * (shape.heads + shape.groups) * shape.head_dim / tp
     forward = c.elementwise_scale * (norm + act + rope)
     backward = c.elementwise_scale * (1.6 * norm + 1.7 * act + rope)
