@@ -165,6 +165,12 @@ def checkpoint_folder(checkpoints: Path, step: int) -> Path:
     return checkpoints / f"iter_{step:07d}"
 
 
+def saved_steps(checkpoints: Path) -> list[int]:
+    """Steps with a finished checkpoint (its colosseum.json is written last), ascending."""
+    found = (p for p in checkpoints.glob("iter_*") if p.name.removeprefix("iter_").isdigit())
+    return sorted(int(p.name.removeprefix("iter_")) for p in found if (p / CHECKPOINT_MARK).is_file())
+
+
 def append_line(path: Path, row: dict[str, Any]) -> None:
     """Appends one JSON line with one write(), so that lines of two writers never mix."""
     data = (json.dumps(row, allow_nan=False, separators=(",", ":")) + "\n").encode()

@@ -8,7 +8,6 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import typer

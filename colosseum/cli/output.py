@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,6 +20,14 @@ Cluster = Annotated[
         "--cluster",
         metavar="NAME",
         help="Cluster file: shipped, or ~/.config/colosseum/cluster/NAME.yaml. Default: COLOSSEUM_CLUSTER, else local.",
+    ),
+]
+Runs = Annotated[
+    Path | None,
+    typer.Option(
+        "--runs",
+        metavar="DIR",
+        help="Folder of run folders. Default: COLOSSEUM_RUNS, else the cluster's paths.runs.",
     ),
 ]
 

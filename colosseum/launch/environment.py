@@ -5,10 +5,14 @@ Sources: the Megatron-LM and Transformer Engine documentation, NCCL's and PyTorc
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
+from colosseum.errors import Fault
 from colosseum.planning.plan import Plan
 from colosseum.recipe.schema import Recipe
+
+_SECRET = re.compile(r"TOKEN(?!IZ)|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|PRIVATE_?KEY")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,3 +56,17 @@ def engine_settings(recipe: Recipe, plan: Plan) -> list[Setting]:
     put("TORCH_NCCL_DUMP_ON_TIMEOUT", "1", "a hang leaves the flight recorder's trace")
     put("TORCH_FR_BUFFER_SIZE", "2000", "collectives the flight recorder keeps")
     return found
+
+
+def settings(recipe: Recipe, plan: Plan) -> list[Setting]:
+    """All variables of the ranks: the engine's, then the site's, which win."""
+    site = recipe.cluster.env
+    ours = [s for s in engine_settings(recipe, plan) if s.name not in site]
+    return ours + [Setting(name=n, value=v, reason=f"of cluster {recipe.cluster.name}") for n, v in site.items()]
+
+
+def faults(recipe: Recipe) -> list[Fault]:
+    """Site variables that a bundle must not hold."""
+    rule = "looks like a secret; a bundle holds none: set it in your login environment"
+    secrets = [name for name in recipe.cluster.env if _SECRET.search(name.upper())]
+    return [Fault(path=f"cluster.env.{name}", value="…", rule=rule) for name in secrets]

@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from importlib import resources
 
 from colosseum.errors import Fault
-from colosseum.launch.environment import engine_settings
+from colosseum.launch import environment
 from colosseum.planning.flops import Shape
 from colosseum.planning.plan import Plan
 from colosseum.recipe.schema import Recipe
 from colosseum.units import parse_duration_s, slurm_time
 
 _OPTION = re.compile(r"--([a-z][a-z-]*)(?:=(.*))?", re.DOTALL)
-_SECRET = re.compile(r"TOKEN(?!IZ)|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|PRIVATE_?KEY")
 # Options that the rest of the script relies on; an abbreviation of one reaches it too (getopt_long).
 _OWNED = """array begin chdir container- dependency deadline error export export-file gpus-per-node gres input job-name
     kill-on-invalid-dep nodes no-requeue ntasks ntasks-per-node open-mode output parsable quiet requeue signal
@@ -60,10 +59,7 @@ def faults(recipe: Recipe) -> list[Fault]:
             fault("container.mounts", mount, "must hold no comma: pyxis takes it as the next mount")
     if container and (cluster.venv or cluster.modules):
         fault("venv" if cluster.venv else "modules", cluster.venv or cluster.modules, "is of no use in a container")
-    for name in cluster.env:
-        if _SECRET.search(name.upper()):
-            fault(f"env.{name}", "…", "looks like a secret; a bundle holds none: set it in your login environment")
-    return found
+    return found + environment.faults(recipe)
 
 
 def render(recipe: Recipe, plan: Plan, argv: Sequence[str], *, stop_after_step: int = 0) -> str:
@@ -171,7 +167,7 @@ def _values(recipe: Recipe, argv: Sequence[str], stop_after_step: int) -> list[s
 
 def _settings(recipe: Recipe, plan: Plan) -> list[str]:
     """The environment of every rank, each with its reason; the site's own come last and win."""
-    ours = engine_settings(recipe, plan)
+    ours = environment.engine_settings(recipe, plan)
     lines = [f"  {shlex.quote(f'{s.name}={s.value}')}  # {s.reason}" for s in ours if s.name not in recipe.cluster.env]
     site = [f"  {shlex.quote(f'{name}={value}')}" for name, value in recipe.cluster.env.items()]
     if site:

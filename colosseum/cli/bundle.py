@@ -1,0 +1,48 @@
+"""``colosseum bundle verify|run``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from colosseum.cli.output import Json, Runs, document, stdout
+
+app = typer.Typer(no_args_is_help=True)
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A bundle: the bundle/ of a run, or kept with --out.")]
+
+
+@app.callback()
+def _group() -> None:
+    """Verify or replay a launch bundle."""
+
+
+@app.command()
+def verify(folder: Folder, as_json: Json = False) -> None:
+    """Prove that a bundle is as it was written: no file changed, added or missing."""
+    from colosseum.bundle import verify_bundle
+    from colosseum.errors import RunFailed
+
+    problems = verify_bundle(folder)
+    if as_json:
+        document({"schema": "colosseum.bundle/1", "bundle": str(folder), "sound": not problems, "problems": problems})
+        if problems:
+            raise typer.Exit(RunFailed.exit_code)
+        return
+    if problems:
+        raise RunFailed(f"{folder} is not as it was written: " + "; ".join(problems))
+    stdout().print(f"{folder} is as it was written", markup=False)
+
+
+@app.command()
+def run(folder: Folder, runs: Runs = None, as_json: Json = False) -> None:
+    """Run a bundle on this machine, in a new run folder."""
+    from colosseum.bundle import read_bundle
+    from colosseum.cli.launching import report
+    from colosseum.launch.local import LocalScheduler
+    from colosseum.launch.submit import replay, runs_root
+
+    bundle, scheduler = read_bundle(folder), LocalScheduler()
+    new, submission = replay(bundle, scheduler, runs_root(runs, bundle.recipe))
+    report(new, submission, scheduler, bundle.manifest, as_json)

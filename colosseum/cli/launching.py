@@ -1,0 +1,162 @@
+"""Starting a run and, on this machine, staying with it to its end."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+import typer
+
+from colosseum.cli.output import document, warn
+from colosseum.errors import RunFailed
+from colosseum.launch.local import LocalScheduler, attempt_of
+from colosseum.launch.request import Continued, NewRun, placing
+from colosseum.launch.scheduler import Scheduler, Submission, scheduler_of
+from colosseum.launch.submit import launch, start
+from colosseum.rundir import RunDir
+from colosseum.units import format_bytes, format_duration
+
+RUN_SCHEMA = "colosseum.run/1"
+EXIT_INTERRUPTED = 130
+LOG_LINES = 12
+LINE_EVERY_S = 1.0
+
+
+def launch_new(asked: NewRun, as_json: bool) -> None:
+    """Makes the run folder, starts it and ends as it ends."""
+    warn(asked.warnings)
+    scheduler = scheduler_of(asked.compiled.recipe.cluster)
+    with placing(asked.origins):
+        run, submission = launch(asked.compiled, scheduler, asked.runs, shown=asked.shown)
+    report(run, submission, scheduler, asked.compiled.manifest, as_json)
+
+
+def continue_run(asked: Continued, as_json: bool) -> None:
+    """One more attempt in the run's own folder."""
+    scheduler = scheduler_of(asked.bundle.recipe.cluster)
+    submission = start(asked.run, asked.bundle.recipe, scheduler)
+    report(asked.run, submission, scheduler, asked.bundle.manifest, as_json)
+
+
+def report(
+    run: RunDir, submission: Submission, scheduler: Scheduler, manifest: Mapping[str, Any], as_json: bool
+) -> None:
+    """Says what was started; a local run is followed to its end.
+
+    Raises:
+        RunFailed: the run ended badly.
+        typer.Exit: it was stopped before its end (130), or it failed (4) and --json has said so.
+    """
+    result = {
+        "schema": RUN_SCHEMA,
+        "run": str(run.root),
+        "scheduler": submission.scheduler,
+        "job_id": submission.job_id,
+        "recipe_hash": manifest["recipe_hash"],
+        "lineage": manifest.get("lineage"),
+    }
+    if not isinstance(scheduler, LocalScheduler):
+        if as_json:
+            document({**result, "outcome": None})
+        else:
+            sys.stdout.write(f"submitted as job {submission.job_id}\nrun {run.root}\n")
+        return
+    progress = Progress(sys.stderr if as_json else sys.stdout)
+    progress.say(f"run {run.root}")
+    scheduler.follow(run, submission.job_id, progress.row, _to_stderr)
+    outcome = _outcome(run, submission)
+    failure = _failure(run, submission, outcome)
+    if as_json:
+        document({**result, "outcome": outcome})
+    if failure is not None:
+        if not as_json:
+            raise RunFailed(failure)
+        _to_stderr(f"error: {failure}")
+        raise typer.Exit(RunFailed.exit_code)
+    if outcome is not None and outcome["kind"] == "saved":
+        progress.say(f"stopped at step {outcome['step']}, saved at {outcome['last_saved_step']}")
+        progress.say(f"to continue: --from {run.root}")
+        raise typer.Exit(EXIT_INTERRUPTED)
+    progress.say(f"complete at step {outcome['step'] if outcome else '?'}: {run.root}")
+
+
+class Progress:
+    """Lines of a run that is being followed: every validation and save, training steps about once a second."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._shown_at = 0.0
+
+    def say(self, text: str) -> None:
+        self._out.write(f"{text}\n")
+        self._out.flush()
+
+    def row(self, row: Mapping[str, Any]) -> None:
+        """One row of metrics.jsonl."""
+        now = time.monotonic()
+        if row.get("kind") == "train":
+            if now - self._shown_at < LINE_EVERY_S:
+                return
+            self._shown_at = now
+        if text := _line(row):
+            self.say(text)
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    """What one row says; rows of other writers may lack a figure."""
+
+    def figure(key: str, form: str, unit: str = "") -> list[str]:
+        value = row.get(key)
+        return [f"{form.format(value)}{unit}"] if isinstance(value, int | float) else []
+
+    head = f"step {row.get('step', '?'):>6}  "
+    if row.get("kind") == "train":
+        parts = figure("loss", "loss {:.4f}") + figure("lr", "lr {:.2e}") + figure("grad_norm", "grad norm {:.3f}")
+        parts += figure("step_time_s", "{:.3f}", " s") + figure("tokens_per_s", "{:,.0f}", " tokens/s")
+        return head + "  ".join([*parts, *(["skipped"] if row.get("skipped") else [])])
+    if row.get("kind") == "val":
+        return head + "validation  " + "  ".join(figure("loss", "loss {:.4f}") + figure("time_s", "{:.1f}", " s"))
+    if row.get("kind") in ("save", "load"):
+        size, took = row.get("bytes"), row.get("time_s")
+        text = "saved" if row["kind"] == "save" else "loaded"
+        text += f"  {format_bytes(size)}" if isinstance(size, int | float) else ""
+        return head + text + (f" in {format_duration(took)}" if isinstance(took, int | float) else "")
+    return ""
+
+
+def _outcome(run: RunDir, submission: Submission) -> dict[str, Any] | None:
+    attempt = attempt_of(run, submission.job_id)
+    return None if attempt is None else attempt.read_outcome()
+
+
+def _failure(run: RunDir, submission: Submission, outcome: Mapping[str, Any] | None) -> str | None:
+    """Why the run failed, with the last lines of the log that tells it; None = it did not."""
+    attempt = attempt_of(run, submission.job_id)
+    if attempt is None or outcome is None:
+        log = run.logs / f"job-{submission.job_id}.out"
+        return f"the run ended before its first step\n{_tail(log)}"
+    if outcome["kind"] in ("completed", "saved"):
+        return None
+    log = attempt.rank_log(outcome["rank"] or 0)
+    text = f"{outcome['kind'].replace('_', ' ')} at step {outcome['step']}: {outcome['reason']}"
+    if outcome["retry"]:
+        text += f"\nto try again from step {outcome['last_saved_step'] or 0}: --from {run.root}"
+    return f"{text}\n{_tail(log)}"
+
+
+def _tail(log: Path) -> str:
+    try:
+        with log.open(encoding="utf-8", errors="replace") as file:
+            lines = [line.rstrip("\n") for line in deque(file, maxlen=LOG_LINES)]
+    except OSError:
+        return ""
+    return "\n".join([f"last lines of {log}:", *(f"  {line}" for line in lines)]) if lines else f"{log} is empty"
+
+
+def _to_stderr(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()

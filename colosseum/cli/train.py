@@ -1,0 +1,108 @@
+"""``colosseum train cpt`` and ``colosseum align sft|dpo``: a recipe is loaded, planned, compiled and started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from colosseum.cli.output import Cluster, Json, Runs
+from colosseum.cli.words import OptionalRecipeWords, split_words
+
+if TYPE_CHECKING:
+    from colosseum.launch.request import Request
+
+Stage = Annotated[
+    str | None,
+    typer.Option("--stage", metavar="NAME", help="cpt: bf16-4k, expand-16k or fp8; debug: a tiny one on CPU."),
+]
+Family = Annotated[
+    str | None, typer.Option("--family", metavar="NAME", help="Folder of shipped recipes. Default: colosseum-355b.")
+]
+From = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="RUN[@STEP]",
+        help="Begin from a run's checkpoint, with the recipe named here or else with that run's own. "
+        "With neither recipe nor overrides: continue that very run.",
+    ),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print plan and job script; start nothing.")]
+Out = Annotated[
+    Path | None, typer.Option("--out", metavar="DIR", help="With --dry-run: keep the launch bundle in this new folder.")
+]
+
+train_app = typer.Typer(no_args_is_help=True)
+align_app = typer.Typer(no_args_is_help=True)
+
+
+@train_app.callback()
+def _train() -> None:
+    """Continue pretraining a model."""
+
+
+@align_app.callback()
+def _align() -> None:
+    """Fine-tune a model: SFT, DPO."""
+
+
+def _command(kind: str) -> Callable[..., None]:
+    def command(
+        words: OptionalRecipeWords = None,
+        stage: Stage = None,
+        family: Family = None,
+        source: From = None,
+        cluster: Cluster = None,
+        dry_run: DryRun = False,
+        out: Out = None,
+        runs: Runs = None,
+        as_json: Json = False,
+    ) -> None:
+        from colosseum.launch.request import Request
+
+        recipe, overrides = split_words(words)
+        request = Request(
+            kind=kind,
+            recipe=recipe,
+            overrides=tuple(overrides),
+            stage=stage,
+            family=family,
+            source=source,
+            cluster=cluster,
+            runs=runs,
+        )
+        _run(request, dry_run, out, as_json)
+
+    return command
+
+
+train_app.command("cpt", help="Continue pretraining on a blend of token streams.")(_command("cpt"))
+align_app.command("sft", help="Supervised fine-tuning; the loss counts answers only.")(_command("sft"))
+align_app.command("dpo", help="Direct preference optimisation on pairs of answers.")(_command("dpo"))
+
+
+def _run(request: Request, dry_run: bool, out: Path | None, as_json: bool) -> None:
+    from colosseum.errors import RefusedInput
+    from colosseum.launch.request import Continued, read
+
+    if out is not None and not dry_run:
+        raise RefusedInput("--out keeps the bundle of a --dry-run; a launch keeps its own in the run folder")
+    asked = read(request, Path.cwd())
+    if dry_run:
+        from colosseum.cli.dry_run import show
+
+        if isinstance(asked, Continued):
+            raise RefusedInput(
+                "a run that is continued keeps its bundle: there is nothing to plan; leave --dry-run out"
+            )
+        show(asked, out, as_json)
+        return
+    from colosseum.cli.launching import continue_run, launch_new
+
+    if isinstance(asked, Continued):
+        continue_run(asked, as_json)
+    else:
+        launch_new(asked, as_json)

@@ -1,0 +1,129 @@
+"""Recipe and Plan -> the files of a LaunchBundle. Nothing is written here and no process started, but git's two."""
+
+from __future__ import annotations
+
+import platform
+import re
+import subprocess
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from colosseum.bundle import ENV, MANIFEST_SCHEMA, PLAN, RECIPE, to_json, to_yaml
+from colosseum.engines.registry import engine_of
+from colosseum.errors import RefusedInput
+from colosseum.launch import environment, local_script, sbatch
+from colosseum.planning.plan import Plan
+from colosseum.recipe.hash import recipe_hash
+from colosseum.recipe.schema import Recipe
+
+ENV_SCHEMA = "colosseum.env/1"
+LOCAL_SCRIPT, SLURM_SCRIPT = "launch.sh", "job.sbatch"
+_PACKAGES = (
+    "colosseum",
+    "hydra-core",
+    "megatron-core",
+    "numpy",
+    "omegaconf",
+    "pydantic",
+    "torch",
+    "transformer-engine",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lineage:
+    """The checkpoint of another run that a run began from."""
+
+    run: str
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compiled:
+    """A bundle before it is written."""
+
+    recipe: Recipe
+    plan: Plan
+    script_name: str
+    files: Mapping[str, bytes]
+    manifest: Mapping[str, Any]
+
+    @property
+    def script(self) -> str:
+        """Text of the job or launch script."""
+        return self.files[self.script_name].decode()
+
+
+def compile_bundle(recipe: Recipe, plan: Plan, *, lineage: Lineage | None = None) -> Compiled:
+    """Renders a resolved recipe (no ``auto`` left) for its engine and its cluster's scheduler.
+
+    Raises:
+        RefusedInput: the engine or the cluster cannot do what the recipe says; all faults at once.
+    """
+    engine = engine_of(recipe.engine)
+    on_slurm = recipe.cluster.scheduler == "slurm"
+    faults = [*engine.faults(recipe), *(sbatch.faults(recipe) if on_slurm else environment.faults(recipe))]
+    if faults:
+        raise RefusedInput(faults)
+    launch = engine.render(recipe, plan)
+    script = sbatch.render(recipe, plan, launch.argv) if on_slurm else local_script.render(recipe, plan, launch.argv)
+    name = SLURM_SCRIPT if on_slurm else LOCAL_SCRIPT
+    env = {"schema": ENV_SCHEMA, "variables": [asdict(s) for s in environment.settings(recipe, plan)]}
+    files = {
+        RECIPE: to_yaml(recipe.as_data()),
+        PLAN: to_json(plan.as_json()),
+        ENV: to_json(env),
+        name: script.encode(),
+        **{f"engine/{file}": data for file, data in launch.files.items()},
+    }
+    return Compiled(recipe=recipe, plan=plan, script_name=name, files=files, manifest=_manifest(recipe, lineage))
+
+
+def _manifest(recipe: Recipe, lineage: Lineage | None) -> dict[str, Any]:
+    container = recipe.cluster.container
+    return {
+        "schema": MANIFEST_SCHEMA,
+        "recipe_hash": recipe_hash(recipe),
+        "versions": _versions(),
+        "git": _git(),
+        "container": None if container is None else {"image": container.image, "digest": _digest(container.image)},
+        "lineage": None if lineage is None else asdict(lineage),
+    }
+
+
+def _versions() -> dict[str, str | None]:
+    """Of the packages installed where the bundle is written; in a container the ranks have the image's."""
+    found: dict[str, str | None] = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def _digest(image: str) -> str | None:
+    """The digest that an image name pins, if it does."""
+    match = re.search(r"@(sha256:[0-9a-f]{64})$", image)
+    return match[1] if match else None
+
+
+def _git() -> dict[str, Any] | None:
+    """Commit of the checkout that this package runs from; None for an installed package or without git."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return None
+    commit = _git_says(root, "rev-parse", "HEAD")
+    changes = _git_says(root, "status", "--porcelain", "--untracked-files=no")
+    return None if commit is None or changes is None else {"commit": commit, "dirty": bool(changes)}
+
+
+def _git_says(root: Path, *words: str) -> str | None:
+    try:
+        done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -1,0 +1,114 @@
+"""What a run reads besides its bundle: data, tokenizer, checkpoint. Relative paths are anchored, then must exist."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from colosseum.errors import Fault, RefusedInput
+from colosseum.recipe.schema import Recipe
+from colosseum.rundir import RunDir, checkpoint_folder, saved_steps
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """``RUN`` or ``RUN@STEP``: a run, by name or folder, and the checkpoint to take (None = the newest)."""
+
+    run: str
+    step: int | None
+
+    @classmethod
+    def parse(cls, text: str) -> Source:
+        name, at, step = text.rpartition("@")
+        return cls(name, int(step)) if at and step.isdecimal() and len(step) < 16 else cls(text, None)
+
+
+def anchored(recipe: Recipe, base: Path) -> Recipe:
+    """The recipe with relative paths of data, tokenizer and checkpoint read from ``base``: ranks run elsewhere."""
+    data = recipe.as_data()
+
+    def fix(section: dict[str, Any], key: str) -> None:
+        if section[key] is not None:
+            section[key] = os.path.normpath(base / os.path.expanduser(section[key]))  # noqa: PTH111
+
+    for entry in data["data"]["blend"]:
+        fix(entry, "path")
+    for key in ("train", "validation", "cache_dir"):
+        fix(data["data"], key)
+    fix(data["tokenizer"], "path")
+    if _is_path(recipe.checkpoint.source):
+        fix(data["checkpoint"], "from")
+    return Recipe.from_data(data)
+
+
+def missing(recipe: Recipe, runs: Path) -> list[Fault]:
+    """Every input that is not there, and every symbolic one; ``runs`` is where ``run:`` names are looked up."""
+    found = [
+        Fault(path=path, value=file, rule="no such file; a launch needs it")
+        for path, file in _files(recipe)
+        if not Path(file).exists()
+    ]
+    if recipe.task.kind == "cpt" and not recipe.data.blend:
+        found.append(Fault(path="data.blend", value=[], rule="names no data; a launch needs some"))
+    return found + _checkpoint_faults(recipe.checkpoint.source, runs)
+
+
+def _files(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    for i, entry in enumerate(recipe.data.blend):
+        for suffix in (".bin", ".idx"):
+            yield f"data.blend.{i}.path", entry.path + suffix
+    for key in ("train", "validation"):
+        if (file := getattr(recipe.data, key)) is not None:
+            yield f"data.{key}", file
+    if recipe.tokenizer.path is not None:
+        yield "tokenizer.path", recipe.tokenizer.path
+
+
+def _is_path(source: str) -> bool:
+    return source != "none" and not source.startswith(("run:", "stage:"))
+
+
+def _checkpoint_faults(source: str, runs: Path) -> list[Fault]:
+    def fault(rule: str) -> list[Fault]:
+        return [Fault(path="checkpoint.from", value=source, rule=rule)]
+
+    if source == "none":
+        return []
+    if source.startswith("stage:"):
+        return fault("a campaign fills this in; else say --from RUN, checkpoint.from=PATH or checkpoint.from=none")
+    if source.startswith("run:"):
+        wanted = Source.parse(source.removeprefix("run:"))
+        run = RunDir(runs / wanted.run)
+        if not run.root.is_dir():
+            return fault(f"{runs} holds no such run")
+        return [] if _has_step(run, wanted.step) else fault(_no_step(run, wanted.step))
+    return [] if Path(source).is_dir() else fault("no such folder; a launch needs it")
+
+
+def _has_step(run: RunDir, step: int | None) -> bool:
+    steps = saved_steps(run.checkpoints)
+    return bool(steps) if step is None else step in steps
+
+
+def _no_step(run: RunDir, step: int | None) -> str:
+    steps = saved_steps(run.checkpoints)
+    if not steps:
+        return f"run {run.root.name} has saved no checkpoint"
+    return f"run {run.root.name} has no checkpoint of step {step}; it has {', '.join(map(str, steps[-8:]))}"
+
+
+def checkpoint_reference(run: RunDir, step: int | None, runs: Path) -> tuple[str, int]:
+    """``checkpoint.from`` of a run's checkpoint, and its step (None = newest): by name inside ``runs``, else by folder.
+
+    Raises:
+        RefusedInput: the run has no such checkpoint.
+    """
+    if not _has_step(run, step):
+        raise RefusedInput([Fault(path="--from", value=str(run.root), rule=_no_step(run, step), where="command line")])
+    step = saved_steps(run.checkpoints)[-1] if step is None else step
+    if run.root.resolve().parent == runs.resolve():
+        return f"run:{run.root.resolve().name}@{step}", step
+    return str(checkpoint_folder(run.checkpoints, step).resolve()), step

@@ -1,0 +1,199 @@
+"""This machine as a place to run: what it has, starting a run folder here, and following it to its end."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from colosseum.errors import EnvironmentFault, RefusedInput
+from colosseum.launch.ranks import is_complete, run_lock
+from colosseum.launch.scheduler import JobState, Submission
+from colosseum.recipe.schema import Recipe
+from colosseum.rundir import AttemptDir, RunDir
+
+MAX_CPU_RANKS = 8
+POLL_S = 0.2
+_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def gpu_count() -> int:
+    """GPUs of this machine that a process started now may use; asks the driver, needs no torch."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([d for d in visible.split(",") if d.strip() and d.strip() != "-1"])
+    if shutil.which("nvidia-smi") is None:
+        return 0
+    try:
+        done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    return sum(line.startswith("GPU ") for line in done.stdout.splitlines())
+
+
+def cannot_run(recipe: Recipe) -> str | None:
+    """Why this machine cannot run a recipe: what it needs and what is here; None = it can."""
+    needed = recipe.resources.gpus
+    if recipe.hardware.kind == "cpu":
+        if needed <= MAX_CPU_RANKS:
+            return None
+        return f"{recipe.name} needs {needed:,} CPU ranks and this machine runs at most {MAX_CPU_RANKS}"
+    found = gpu_count()
+    if needed <= found:
+        return None
+    has = "no GPU" if found == 0 else f"{found} GPU" + "s" * (found > 1)
+    return f"{recipe.name} needs {needed:,} x {recipe.hardware.name} and this machine has {has}"
+
+
+def require_packages() -> None:
+    """Raises EnvironmentFault: the packages that training needs are not installed."""
+    absent = [name for name in ("torch", "megatron") if importlib.util.find_spec(name) is None]
+    if absent:
+        raise EnvironmentFault(
+            f"training needs {' and '.join(absent)}, not installed for {sys.executable}: pip install 'colosseum[train]'"
+        )
+
+
+def attempt_of(run: RunDir, job_id: str) -> AttemptDir | None:
+    """The attempt that a local job began; its env.json holds the job's id."""
+    for number in reversed(run.attempt_numbers()):
+        attempt = run.attempt(number)
+        with suppress(OSError, ValueError):
+            if json.loads(attempt.env.read_text()).get("job_id") == job_id:
+                return attempt
+    return None
+
+
+class LocalScheduler:
+    """The ``Scheduler`` of this machine: no queue, a job is a process group, its id the leader's process id."""
+
+    def __init__(self) -> None:
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._offsets: dict[str, int] = {}
+        """Length of metrics.jsonl when a job was started."""
+
+    def check(self, run: RunDir, recipe: Recipe) -> str:
+        """See ``Scheduler.check``.
+
+        Raises:
+            RefusedInput: the machine is too small, or the run is complete or running.
+            EnvironmentFault: torch is missing.
+        """
+        if sentence := cannot_run(recipe):
+            raise RefusedInput(sentence)
+        require_packages()
+        if is_complete(run):
+            raise RefusedInput(f"{run.root.name} is complete; to go on from its end say --from with train.steps=…")
+        with run_lock(run) as free:
+            if not free:
+                raise RefusedInput(f"{run.root.name} is running already")
+        return f"starts at once on {recipe.resources.gpus} ranks of this machine"
+
+    def submit(self, run: RunDir, *, after: Sequence[str] = (), script: str | None = None) -> Submission:
+        """Starts the run's ``launch.sh``, or the text of another script; what it says goes to logs/."""
+        running = [job for job, state in self.states(after).items() if state.phase == "running"]
+        if running:
+            raise RefusedInput(f"this machine has no queue: wait until job {', '.join(running)} has ended")
+        argv = ["bash", "bundle/launch.sh"] if script is None else ["bash", "-c", script]
+        # `python` in the script is the one that runs us.
+        env = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
+        run.logs.mkdir(parents=True, exist_ok=True)
+        _, offset = _new_rows(run, 0)
+        log = run.logs / f"job-starting-{os.getpid()}.out"
+        with log.open("ab") as out:
+            child = subprocess.Popen(
+                argv, cwd=run.root, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+            )
+        log.rename(run.logs / f"job-{child.pid}.out")
+        self._children[str(child.pid)], self._offsets[str(child.pid)] = child, offset
+        return Submission(scheduler="local", job_id=str(child.pid), argv=tuple(argv[:2]), time_unix_s=time.time())
+
+    def states(self, job_ids: Sequence[str]) -> Mapping[str, JobState]:
+        """Running or not; how an ended job ended stands in its run folder."""
+        return {j: JobState(job_id=j, phase="running" if self._is_running(j) else "unknown") for j in job_ids}
+
+    def cancel(self, job_id: str) -> None:
+        """Ends the job's launcher, which ends its ranks when told twice."""
+        for _ in range(2):
+            if self._is_running(job_id):
+                os.kill(int(job_id), signal.SIGTERM)
+                time.sleep(POLL_S)
+
+    def save_and_restart(self, job_id: str) -> None:
+        raise RefusedInput("this machine has no queue to start a run again: stop it, then say --from RUN")
+
+    def follow(
+        self, run: RunDir, job_id: str, show: Callable[[Mapping[str, Any]], None], say: Callable[[str], None]
+    ) -> bool:
+        """Waits for a job that this process submitted; True if it was asked to stop meanwhile.
+
+        Args:
+            show: is given every new row of metrics.jsonl.
+            say: is given sentences about what a signal does.
+        """
+        child, seen = self._children[job_id], self._offsets[job_id]
+        with _passing_on(child, say) as asked:
+            while True:
+                ended = child.poll() is not None
+                rows, seen = _new_rows(run, seen)
+                for row in rows:
+                    show(row)
+                if ended:
+                    return asked()
+                time.sleep(POLL_S)
+
+    def _is_running(self, job_id: str) -> bool:
+        if child := self._children.get(job_id):
+            return child.poll() is None
+        try:
+            os.kill(int(job_id), 0)
+        except (ProcessLookupError, ValueError):
+            return False
+        except PermissionError:
+            return False  # the id is another user's process now
+        return True
+
+
+@contextmanager
+def _passing_on(child: subprocess.Popen[bytes], say: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
+    """While the block lasts, signals that would end us make the run save and leave; a second one ends it."""
+    received: list[int] = []
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        if len(received) == 1:
+            say("asked to stop: the ranks save and leave (again = end them now, unsaved)")
+        if child.poll() is None:
+            child.send_signal(signal.SIGUSR1)
+
+    before = {number: signal.signal(number, handle) for number in _STOPPING}
+    try:
+        yield lambda: bool(received)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _new_rows(run: RunDir, offset: int) -> tuple[list[dict[str, Any]], int]:
+    """Rows of metrics.jsonl from a byte offset on, and the offset after them; a line being written is left for later."""
+    try:
+        with run.metrics.open("rb") as file:
+            file.seek(offset)
+            whole, newline, _ = file.read().rpartition(b"\n")
+    except FileNotFoundError:
+        return [], offset
+    rows = []
+    for line in whole.splitlines():
+        with suppress(ValueError):
+            rows.append(json.loads(line))
+    return [r for r in rows if isinstance(r, dict)], offset + len(whole) + len(newline)

@@ -1,0 +1,28 @@
+"""The launch script of a local run: variables, each with its reason, and one command that starts the ranks. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from colosseum.launch.environment import settings
+from colosseum.planning.plan import Plan
+from colosseum.recipe.schema import Recipe
+
+_HEAD = """#!/bin/bash
+# Starts every rank of this bundle on this machine. From inside the run folder: bash bundle/launch.sh
+# It is what `colosseum bundle run` runs; `colosseum.launch.ranks` is to this machine what srun is to a cluster.
+set -euo pipefail
+"""
+
+
+def render(recipe: Recipe, plan: Plan, argv: Sequence[str]) -> str:
+    """The text of ``bundle/launch.sh``.
+
+    Args:
+        argv: what every rank runs, from inside the run folder.
+    """
+    lines = [f"  {shlex.quote(f'{s.name}={s.value}')}  # {s.reason}" for s in settings(recipe, plan)]
+    words = " ".join(map(shlex.quote, argv))
+    command = f'exec env "${{settings[@]}}" python -m colosseum.launch.ranks {recipe.resources.gpus} {words}'
+    return _HEAD + "\n".join(["settings=(", *lines, ")", command, ""])

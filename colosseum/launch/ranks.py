@@ -1,0 +1,173 @@
+"""``python -m colosseum.launch.ranks N PROGRAM …``: one attempt of N ranks on this machine, from inside a run folder.
+
+What srun and the job script are to a cluster: it makes the attempt's folder, starts the ranks with their place in the
+environment, passes "save and leave" on to them, ends the others when one fails, and settles the outcome.
+Exit codes are the runtime's: 0 complete, 75 saved, 76 not to be started again, else a crash.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+
+from colosseum.rundir import EXIT_FINAL, EXIT_SAVED, AttemptDir, OutcomeKind, RunDir, saved_steps
+
+GRACE_S = 15.0
+"""From the first failed rank to the end of the others: time for them to notice and to write why."""
+EXIT_CRASH = 70
+
+
+@contextmanager
+def run_lock(run: RunDir) -> Iterator[bool]:
+    """Holds the run folder; True if nobody else does. The ranks inherit it: it lasts until the last one has ended."""
+    descriptor = os.open(run.root, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        os.set_inheritable(descriptor, True)
+        yield True
+    finally:
+        os.close(descriptor)
+
+
+def is_complete(run: RunDir) -> bool:
+    """Whether an attempt reached the last step."""
+    outcomes = (run.attempt(n).read_outcome() for n in run.attempt_numbers())
+    return any(o is not None and o["kind"] == "completed" for o in outcomes)
+
+
+class Ranks:
+    """The processes of one attempt. Signals to us mean: the ranks save and leave; asked twice, they are ended."""
+
+    def __init__(self, attempt: AttemptDir, count: int, argv: Sequence[str], env: dict[str, str]) -> None:
+        self.asked_to_stop = False
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self._attempt = attempt
+        for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._stop)
+        for rank in range(count):
+            self.processes.append(self._start(rank, argv, {**env, **_place(rank, count)}))
+        if self.asked_to_stop:  # meanwhile
+            self._signal(signal.SIGUSR1)
+
+    def wait(self) -> tuple[list[int], int | None]:
+        """Exit codes by rank (128 + n for signal n), and the rank that failed first."""
+        codes, first = [0] * len(self.processes), None
+        by_pid = {p.pid: rank for rank, p in enumerate(self.processes)}
+        timer = threading.Timer(GRACE_S, self._signal, [signal.SIGKILL])
+        timer.daemon = True
+        while by_pid:
+            pid, status = os.waitpid(-1, 0)
+            if (rank := by_pid.pop(pid, None)) is None:
+                continue
+            code = os.waitstatus_to_exitcode(status)
+            self.processes[rank].returncode = code
+            codes[rank] = code if code >= 0 else 128 - code
+            if codes[rank] not in (0, EXIT_SAVED) and first is None:
+                first = rank
+                timer.start()
+        timer.cancel()
+        return codes, first
+
+    def _start(self, rank: int, argv: Sequence[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
+        with self._attempt.rank_log(rank).open("ab") as log:
+            # A session of its own: what a rank starts ends with it.
+            return subprocess.Popen(
+                argv, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, close_fds=False, start_new_session=True
+            )
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self._signal(signal.SIGKILL if self.asked_to_stop else signal.SIGUSR1)
+        self.asked_to_stop = True
+
+    def _signal(self, number: int) -> None:
+        for process in self.processes:
+            if process.returncode is None:
+                with suppress(ProcessLookupError):
+                    (os.killpg if number == signal.SIGKILL else os.kill)(process.pid, number)
+
+
+def _place(rank: int, count: int) -> dict[str, str]:
+    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
+    return {name: str(value) for name, value in place.items()}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _begin(run: RunDir) -> tuple[int, AttemptDir]:
+    """The next attempt's folder and its env.json, as the job script of a cluster writes it."""
+    number, attempt = run.begin_attempt()
+    attempt.stacks.mkdir()
+    line = {
+        "attempt": number,
+        "saved_step": (saved_steps(run.checkpoints) or [0])[-1],
+        "job_id": str(os.getpid()),
+        "restart": 0,
+        "nodes": socket.gethostname(),
+        "time_unix_s": int(time.time()),
+    }
+    attempt.env.write_text(json.dumps(line) + "\n")
+    return number, attempt
+
+
+def _settle(run: RunDir, attempt: AttemptDir, codes: Sequence[int], failed: int | None, stopped: bool) -> int:
+    """outcome.json decides, exit codes are a hint; a rank that is killed leaves no word, so we do."""
+    kind: OutcomeKind = "completed"
+    retry, reason = False, "every rank ended with code 0"
+    if failed is not None:
+        kind, retry = "crash", codes[failed] != EXIT_FINAL
+        reason = f"rank {failed} ended with code {codes[failed]} and left no word: {attempt.rank_log(failed).name}"
+    elif stopped or EXIT_SAVED in codes:
+        kind, retry, reason = "saved", True, "stopped on request"
+    saved = (saved_steps(run.checkpoints) or [0])[-1]
+    attempt.write_outcome(kind, retry=retry, step=saved, last_saved_step=saved, rank=failed, reason=reason)
+    outcome = attempt.read_outcome() or {}
+    known = {"completed": 0, "saved": EXIT_SAVED}
+    return known.get(str(outcome.get("kind")), EXIT_CRASH if outcome.get("retry") else EXIT_FINAL)
+
+
+def main(words: Sequence[str]) -> int:
+    """One attempt; the exit code."""
+    count, argv = int(words[0]), list(words[1:])
+    run = RunDir(Path.cwd())
+    with run_lock(run) as ours:
+        if not ours:
+            sys.stderr.write(f"{run.root.name} is running already\n")
+            return EXIT_FINAL
+        if is_complete(run):
+            sys.stderr.write(f"{run.root.name} is complete: nothing to do\n")
+            return 0
+        number, attempt = _begin(run)
+        env = {
+            **os.environ,
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(_free_port()),
+            "COLOSSEUM_RUN": str(run.root),
+            "COLOSSEUM_ATTEMPT": str(number),
+            "COLOSSEUM_GPUS_PER_NODE": str(count),
+        }
+        ranks = Ranks(attempt, count, argv, env)
+        codes, failed = ranks.wait()
+        return _settle(run, attempt, codes, failed, ranks.asked_to_stop)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,151 @@
+"""What a train or align command asks for: a new run, compiled, or one more attempt of a run that is there."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from colosseum.bundle import RECIPE, LaunchBundle, read_bundle, to_yaml
+from colosseum.errors import Fault, RefusedInput
+from colosseum.launch.compile import Compiled, Lineage
+from colosseum.launch.inputs import Source, checkpoint_reference
+from colosseum.launch.submit import find_run, prepare, runs_root
+from colosseum.recipe.load import Loaded, Setting, load
+from colosseum.recipe.override import GROUPS, read_words
+from colosseum.recipe.schema import Recipe
+from colosseum.recipe.stages import recipe_of_stage
+from colosseum.rundir import RunDir
+
+Origins = Mapping[str, tuple[Setting, ...]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """The words of one command."""
+
+    kind: str
+    """cpt, sft or dpo."""
+    recipe: str | None = None
+    overrides: tuple[str, ...] = ()
+    stage: str | None = None
+    family: str | None = None
+    source: str | None = None
+    """RUN[@STEP] of --from."""
+    cluster: str | None = None
+    runs: Path | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class NewRun:
+    """A run to be made."""
+
+    compiled: Compiled
+    runs: Path
+    shown: str
+    """The recipe as the user named it."""
+    warnings: tuple[str, ...]
+    origins: Origins
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Continued:
+    """A run to be started again in its own folder."""
+
+    run: RunDir
+    bundle: LaunchBundle
+
+
+def read(request: Request, base: Path) -> NewRun | Continued:
+    """Loads, plans and compiles what was asked for; relative paths are read from ``base``.
+
+    Raises:
+        RefusedInput: with every fault that could be found, each with its place.
+    """
+    named = request.recipe is not None or request.stage is not None or request.family is not None
+    if named or request.source is None:
+        return _new(request, base)
+    runs = runs_root(request.runs, load("generic", cluster=request.cluster).recipe)
+    source = Source.parse(request.source)
+    run = find_run(source.run, runs)
+    bundle = read_bundle(run.bundle)
+    if not request.overrides and source.step is None and request.cluster is None:
+        _check_kind(request.kind, bundle.recipe, {})
+        return Continued(run=run, bundle=bundle)
+    loaded = _load_again(bundle, request)
+    runs = runs_root(request.runs, loaded.recipe)
+    return _compiled(request, loaded, base, runs, (run, source.step), shown=run.root.name)
+
+
+@contextmanager
+def placing(origins: Origins) -> Iterator[None]:
+    """Faults raised inside get the file and line, or the word, that set their field."""
+    try:
+        yield
+    except RefusedInput as refused:
+        faults = [f if f.where else dataclasses.replace(f, where=_where(f.path, origins)) for f in refused.faults]
+        raise RefusedInput(faults) from refused
+
+
+def _where(path: str, origins: Origins) -> str:
+    settings = origins.get(path)
+    return settings[-1].where if settings else ""
+
+
+def _new(request: Request, base: Path) -> NewRun:
+    if request.recipe is not None and (request.stage or request.family):
+        word = "--stage" if request.stage else "--family"
+        raise RefusedInput(f"{request.recipe} and {word} both name a recipe; give one of them")
+    name = request.recipe or recipe_of_stage(request.kind, request.stage, request.family)
+    loaded = load(name, request.overrides, cluster=request.cluster)
+    runs = runs_root(request.runs, loaded.recipe)
+    parent = None
+    if request.source is not None:
+        source = Source.parse(request.source)
+        parent = find_run(source.run, runs), source.step
+    return _compiled(request, loaded, base, runs, parent, shown=name)
+
+
+def _load_again(bundle: LaunchBundle, request: Request) -> Loaded:
+    """A run's own recipe with overrides; a group chosen anew replaces the whole section it filled."""
+    chosen = set(read_words(request.overrides)[0].choices) | ({"cluster"} if request.cluster else set())
+    if not chosen:
+        return load(str(bundle.root / RECIPE), request.overrides)
+    data = {key: value for key, value in bundle.recipe.as_data().items() if key not in chosen & set(GROUPS)}
+    with tempfile.TemporaryDirectory(prefix="colosseum-") as folder:
+        file = Path(folder) / RECIPE
+        file.write_bytes(to_yaml(data))
+        return load(str(file), request.overrides, cluster=request.cluster)
+
+
+def _compiled(
+    request: Request, loaded: Loaded, base: Path, runs: Path, parent: tuple[RunDir, int | None] | None, *, shown: str
+) -> NewRun:
+    recipe, lineage = loaded.recipe, None
+    _check_kind(request.kind, recipe, loaded.origins)
+    if parent is not None:
+        run, step = parent
+        recipe, lineage = _begun_from(recipe, run, step, runs, request)
+    with placing(loaded.origins):
+        compiled = prepare(recipe, base, lineage=lineage)
+    return NewRun(compiled=compiled, runs=runs, shown=shown, warnings=loaded.warnings, origins=loaded.origins)
+
+
+def _begun_from(recipe: Recipe, run: RunDir, step: int | None, runs: Path, request: Request) -> tuple[Recipe, Lineage]:
+    if any(word.lstrip("+").startswith("checkpoint.from=") for word in request.overrides):
+        raise RefusedInput("--from and checkpoint.from=… both say where to begin; give one of them")
+    reference, step = checkpoint_reference(run, step, runs)
+    data = recipe.as_data()
+    data["checkpoint"]["from"] = reference
+    return Recipe.from_data(data), Lineage(run=run.root.resolve().name, step=step)
+
+
+def _check_kind(kind: str, recipe: Recipe, origins: Origins) -> None:
+    if recipe.task.kind == kind:
+        return
+    verb = "train" if recipe.task.kind == "cpt" else "align"
+    rule = f"this command trains {kind}; say `colosseum {verb} {recipe.task.kind}`"
+    where = _where("task.kind", origins)
+    raise RefusedInput([Fault(path="task.kind", value=recipe.task.kind, rule=rule, nearest=(kind,), where=where)])

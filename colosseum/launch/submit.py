@@ -1,0 +1,155 @@
+"""Compiled bundle -> run folder -> submission. The one place that makes run folders."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+
+from colosseum.bundle import LaunchBundle, write_bundle
+from colosseum.engines.registry import engine_of
+from colosseum.errors import EnvironmentFault, Fault, RefusedInput
+from colosseum.launch import inputs, local, local_script
+from colosseum.launch.compile import LOCAL_SCRIPT, Compiled, Lineage, compile_bundle
+from colosseum.launch.scheduler import Scheduler, Submission
+from colosseum.planning.resolve import apply_layout, resolve
+from colosseum.recipe.schema import Recipe
+from colosseum.rundir import RunDir, append_line, new_run_id
+
+
+def prepare(recipe: Recipe, base: Path, *, lineage: Lineage | None = None) -> Compiled:
+    """Anchors, plans and compiles a recipe; relative paths are read from ``base``."""
+    recipe = inputs.anchored(recipe, base)
+    plan = resolve(recipe)
+    return compile_bundle(apply_layout(recipe, plan.layout), plan, lineage=lineage)
+
+
+def runs_root(given: Path | None, recipe: Recipe) -> Path:
+    """Where run folders are made: --runs, COLOSSEUM_RUNS, the cluster's own, ./runs."""
+    if given is not None:
+        return given
+    return Path(os.environ.get("COLOSSEUM_RUNS") or recipe.cluster.paths.runs)
+
+
+def find_run(name: str, runs: Path) -> RunDir:
+    """A run by its folder, or by its name under ``runs``.
+
+    Raises:
+        RefusedInput: there is no such run.
+    """
+    for root in (Path(name), runs / name):
+        if (root / "bundle").is_dir():
+            return RunDir(root)
+    rule = f"no such run: neither a run folder nor a name under {runs}"
+    near = sorted((p.parent.name for p in runs.glob("*/bundle")), reverse=True)[:3] if runs.is_dir() else []
+    raise RefusedInput([Fault(path="--from", value=name, rule=rule, nearest=tuple(near), where="command line")])
+
+
+def warnings(compiled: Compiled) -> list[str]:
+    """What a submission here would refuse and a dry run does not."""
+    found = []
+    if compiled.recipe.cluster.scheduler == "local" and (sentence := local.cannot_run(compiled.recipe)):
+        found.append(sentence)
+    if not compiled.plan.fits:
+        found.append(_too_large(compiled))
+    return found
+
+
+def launch(compiled: Compiled, scheduler: Scheduler, runs: Path, *, shown: str) -> tuple[RunDir, Submission]:
+    """Makes the run folder of a compiled recipe and starts it.
+
+    Args:
+        shown: the recipe's name as the user typed it.
+
+    Raises:
+        RefusedInput: inputs are missing (all are named), the plan or the machine is too small, the scheduler refuses.
+        EnvironmentFault: a folder cannot be written, a package or the scheduler is missing.
+    """
+    recipe = compiled.recipe
+    if recipe.cluster.scheduler == "local" and (sentence := local.cannot_run(recipe)):
+        raise RefusedInput(f"{sentence}; try it small: colosseum rehearse {shown}")
+    if not compiled.plan.fits:
+        raise RefusedInput(_too_large(compiled))
+    if faults := inputs.missing(recipe, runs):
+        raise RefusedInput(faults)
+    run = new_run(runs, recipe.name)
+    try:
+        write_bundle(run.bundle, compiled.files, compiled.manifest)
+        return run, start(run, recipe, scheduler)
+    except BaseException:
+        _discard(run)
+        raise
+
+
+def replay(bundle: LaunchBundle, scheduler: local.LocalScheduler, runs: Path) -> tuple[RunDir, Submission]:
+    """A new run folder with a copy of ``bundle``, started on this machine.
+
+    Raises:
+        RefusedInput, EnvironmentFault: as ``launch``.
+    """
+    recipe = bundle.recipe
+    if sentence := local.cannot_run(recipe):
+        raise RefusedInput(sentence)
+    if faults := inputs.missing(recipe, runs):
+        raise RefusedInput(faults)
+    run, script = new_run(runs, recipe.name), None
+    try:
+        shutil.copytree(bundle.root, run.bundle)
+        scheduler.check(run, recipe)
+        if not (run.bundle / LOCAL_SCRIPT).is_file():  # the bundle of a cluster
+            script = local_script.render(recipe, bundle.plan, engine_of(recipe.engine).render(recipe, bundle.plan).argv)
+        return run, _noted(run, scheduler.submit(run, script=script))
+    except BaseException:
+        _discard(run)
+        raise
+
+
+def start(run: RunDir, recipe: Recipe, scheduler: Scheduler) -> Submission:
+    """Submits a run folder, for the first time or again, and notes it."""
+    scheduler.check(run, recipe)
+    return _noted(run, scheduler.submit(run))
+
+
+def new_run(runs: Path, name: str) -> RunDir:
+    """A fresh, empty run folder; two makers never share one.
+
+    Raises:
+        EnvironmentFault: it cannot be made.
+    """
+    while True:
+        run = RunDir(runs / new_run_id(name))
+        try:
+            run.root.mkdir(parents=True)
+            return run
+        except FileExistsError:
+            if not run.root.is_dir():
+                raise EnvironmentFault(f"{runs} is not a folder") from None
+        except OSError as error:
+            raise EnvironmentFault(
+                f"cannot make a run folder under {runs}: {error.strerror}; --runs names another"
+            ) from error
+
+
+def _discard(run: RunDir) -> None:
+    """A run folder that was never submitted."""
+    if not run.submissions.exists():
+        shutil.rmtree(run.root, ignore_errors=True)
+
+
+def _noted(run: RunDir, submission: Submission) -> Submission:
+    row = asdict(submission)
+    append_line(run.submissions, {**row, "argv": list(submission.argv)})
+    return submission
+
+
+def _too_large(compiled: Compiled) -> str:
+    memory = compiled.plan.memory
+    if memory is None:
+        return f"{compiled.recipe.name} does not fit its hardware's memory"
+    from colosseum.units import format_bytes
+
+    return (
+        f"{compiled.recipe.name} does not fit {compiled.recipe.hardware.name}: a rank needs {format_bytes(memory.peak_bytes)}"
+        f" and has {format_bytes(memory.usable_bytes)}; `colosseum plan` finds layouts that fit"
+    )
