@@ -45,4 +45,4 @@ def run(folder: Folder, runs: Runs = None, as_json: Json = False) -> None:
 
     bundle, scheduler = read_bundle(folder), LocalScheduler()
     new, submission = replay(bundle, scheduler, runs_root(runs, bundle.recipe))
-    report(new, submission, scheduler, bundle.manifest, as_json)
+    report(new, submission, scheduler, bundle.recipe, bundle.manifest, as_json)

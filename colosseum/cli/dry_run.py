@@ -75,7 +75,7 @@ def _machines(compiled: Compiled) -> str:
     recipe = compiled.recipe
     count, per_node = recipe.resources.gpus, recipe.resources.gpus_per_node
     nodes = -(-count // per_node)
-    what = "ranks on CPU" if recipe.hardware.kind == "cpu" else f"x {recipe.hardware.name}"
+    what = f"rank{'s' * (count > 1)} on CPU" if recipe.hardware.kind == "cpu" else f"x {recipe.hardware.name}"
     return f"{count:,} {what} ({nodes:,} node{'s' * (nodes > 1)}), cluster {recipe.cluster.name}"
 
 

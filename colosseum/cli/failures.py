@@ -123,7 +123,10 @@ def _print_faults(console: Any, faults: Sequence[Fault]) -> None:
 def _sentence(console: Any, text: str) -> None:
     from rich.text import Text
 
-    console.print(Text("error: ", style="bold red").append(_clean(text), style="not bold default"))
+    first, *rest = _clean(text).split("\n")
+    console.print(Text("error: ", style="bold red").append(first, style="not bold default"))
+    for line in rest:  # paths and lines of logs, to be copied whole
+        console.print(Text(line), soft_wrap=True)
 
 
 def _value(value: Any) -> str:

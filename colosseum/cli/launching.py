@@ -17,6 +17,7 @@ from colosseum.launch.local import LocalScheduler, attempt_of
 from colosseum.launch.request import Continued, NewRun, placing
 from colosseum.launch.scheduler import Scheduler, Submission, scheduler_of
 from colosseum.launch.submit import launch, start
+from colosseum.recipe.schema import Recipe
 from colosseum.rundir import RunDir
 from colosseum.units import format_bytes, format_duration
 
@@ -32,18 +33,24 @@ def launch_new(asked: NewRun, as_json: bool) -> None:
     scheduler = scheduler_of(asked.compiled.recipe.cluster)
     with placing(asked.origins):
         run, submission = launch(asked.compiled, scheduler, asked.runs, shown=asked.shown)
-    report(run, submission, scheduler, asked.compiled.manifest, as_json)
+    bundle = asked.compiled
+    report(run, submission, scheduler, bundle.recipe, bundle.manifest, as_json)
 
 
 def continue_run(asked: Continued, as_json: bool) -> None:
     """One more attempt in the run's own folder."""
     scheduler = scheduler_of(asked.bundle.recipe.cluster)
     submission = start(asked.run, asked.bundle.recipe, scheduler)
-    report(asked.run, submission, scheduler, asked.bundle.manifest, as_json)
+    report(asked.run, submission, scheduler, asked.bundle.recipe, asked.bundle.manifest, as_json)
 
 
 def report(
-    run: RunDir, submission: Submission, scheduler: Scheduler, manifest: Mapping[str, Any], as_json: bool
+    run: RunDir,
+    submission: Submission,
+    scheduler: Scheduler,
+    recipe: Recipe,
+    manifest: Mapping[str, Any],
+    as_json: bool,
 ) -> None:
     """Says what was started; a local run is followed to its end.
 
@@ -69,7 +76,8 @@ def report(
     progress.say(f"run {run.root}")
     scheduler.follow(run, submission.job_id, progress.row, _to_stderr)
     outcome = _outcome(run, submission)
-    failure = _failure(run, submission, outcome)
+    again = f"colosseum {'train' if recipe.task.kind == 'cpt' else 'align'} {recipe.task.kind} --from {run.root}"
+    failure = _failure(run, submission, outcome, again)
     if as_json:
         document({**result, "outcome": outcome})
     if failure is not None:
@@ -79,7 +87,7 @@ def report(
         raise typer.Exit(RunFailed.exit_code)
     if outcome is not None and outcome["kind"] == "saved":
         progress.say(f"stopped at step {outcome['step']}, saved at {outcome['last_saved_step']}")
-        progress.say(f"to continue: --from {run.root}")
+        progress.say(f"to continue: {again}")
         raise typer.Exit(EXIT_INTERRUPTED)
     progress.say(f"complete at step {outcome['step'] if outcome else '?'}: {run.root}")
 
@@ -133,7 +141,7 @@ def _outcome(run: RunDir, submission: Submission) -> dict[str, Any] | None:
     return None if attempt is None else attempt.read_outcome()
 
 
-def _failure(run: RunDir, submission: Submission, outcome: Mapping[str, Any] | None) -> str | None:
+def _failure(run: RunDir, submission: Submission, outcome: Mapping[str, Any] | None, again: str) -> str | None:
     """Why the run failed, with the last lines of the log that tells it; None = it did not."""
     attempt = attempt_of(run, submission.job_id)
     if attempt is None or outcome is None:
@@ -144,7 +152,7 @@ def _failure(run: RunDir, submission: Submission, outcome: Mapping[str, Any] | N
     log = attempt.rank_log(outcome["rank"] or 0)
     text = f"{outcome['kind'].replace('_', ' ')} at step {outcome['step']}: {outcome['reason']}"
     if outcome["retry"]:
-        text += f"\nto try again from step {outcome['last_saved_step'] or 0}: --from {run.root}"
+        text += f"\nto try again from step {outcome['last_saved_step'] or 0}: {again}"
     return f"{text}\n{_tail(log)}"
 
 

@@ -47,7 +47,7 @@ def anchored(recipe: Recipe, base: Path) -> Recipe:
 def missing(recipe: Recipe, runs: Path) -> list[Fault]:
     """Every input that is not there, and every symbolic one; ``runs`` is where ``run:`` names are looked up."""
     found = [
-        Fault(path=path, value=file, rule="no such file; a launch needs it")
+        Fault(path=path, value=file, rule="does not exist")
         for path, file in _files(recipe)
         if not Path(file).exists()
     ]
@@ -85,7 +85,7 @@ def _checkpoint_faults(source: str, runs: Path) -> list[Fault]:
         if not run.root.is_dir():
             return fault(f"{runs} holds no such run")
         return [] if _has_step(run, wanted.step) else fault(_no_step(run, wanted.step))
-    return [] if Path(source).is_dir() else fault("no such folder; a launch needs it")
+    return [] if Path(source).is_dir() else fault("does not exist")
 
 
 def _has_step(run: RunDir, step: int | None) -> bool:

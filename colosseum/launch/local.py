@@ -23,6 +23,7 @@ from colosseum.recipe.schema import Recipe
 from colosseum.rundir import AttemptDir, RunDir
 
 MAX_CPU_RANKS = 8
+Show = Callable[[Mapping[str, Any]], None]
 POLL_S = 0.2
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -132,9 +133,7 @@ class LocalScheduler:
     def save_and_restart(self, job_id: str) -> None:
         raise RefusedInput("this machine has no queue to start a run again: stop it, then say --from RUN")
 
-    def follow(
-        self, run: RunDir, job_id: str, show: Callable[[Mapping[str, Any]], None], say: Callable[[str], None]
-    ) -> bool:
+    def follow(self, run: RunDir, job_id: str, show: Show, say: Callable[[str], None]) -> bool:
         """Waits for a job that this process submitted; True if it was asked to stop meanwhile.
 
         Args:
@@ -185,7 +184,7 @@ def _passing_on(child: subprocess.Popen[bytes], say: Callable[[str], None]) -> I
 
 
 def _new_rows(run: RunDir, offset: int) -> tuple[list[dict[str, Any]], int]:
-    """Rows of metrics.jsonl from a byte offset on, and the offset after them; a line being written is left for later."""
+    """Rows of metrics.jsonl from a byte offset on, and the offset after them; an unfinished line is left."""
     try:
         with run.metrics.open("rb") as file:
             file.seek(offset)

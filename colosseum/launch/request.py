@@ -90,8 +90,12 @@ def placing(origins: Origins) -> Iterator[None]:
 
 
 def _where(path: str, origins: Origins) -> str:
-    settings = origins.get(path)
-    return settings[-1].where if settings else ""
+    """Of the path, or of the nearest section around it that was set as a whole."""
+    while path:
+        if settings := origins.get(path):
+            return settings[-1].where
+        path = path.rpartition(".")[0]
+    return ""
 
 
 def _new(request: Request, base: Path) -> NewRun:
@@ -148,4 +152,4 @@ def _check_kind(kind: str, recipe: Recipe, origins: Origins) -> None:
     verb = "train" if recipe.task.kind == "cpt" else "align"
     rule = f"this command trains {kind}; say `colosseum {verb} {recipe.task.kind}`"
     where = _where("task.kind", origins)
-    raise RefusedInput([Fault(path="task.kind", value=recipe.task.kind, rule=rule, nearest=(kind,), where=where)])
+    raise RefusedInput([Fault(path="task.kind", value=recipe.task.kind, rule=rule, where=where)])

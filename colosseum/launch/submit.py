@@ -16,6 +16,7 @@ from colosseum.launch.scheduler import Scheduler, Submission
 from colosseum.planning.resolve import apply_layout, resolve
 from colosseum.recipe.schema import Recipe
 from colosseum.rundir import RunDir, append_line, new_run_id
+from colosseum.units import format_bytes
 
 
 def prepare(recipe: Recipe, base: Path, *, lineage: Lineage | None = None) -> Compiled:
@@ -144,12 +145,8 @@ def _noted(run: RunDir, submission: Submission) -> Submission:
 
 
 def _too_large(compiled: Compiled) -> str:
-    memory = compiled.plan.memory
-    if memory is None:
-        return f"{compiled.recipe.name} does not fit its hardware's memory"
-    from colosseum.units import format_bytes
-
-    return (
-        f"{compiled.recipe.name} does not fit {compiled.recipe.hardware.name}: a rank needs {format_bytes(memory.peak_bytes)}"
-        f" and has {format_bytes(memory.usable_bytes)}; `colosseum plan` finds layouts that fit"
-    )
+    recipe, memory = compiled.recipe, compiled.plan.memory
+    sizes = ""
+    if memory is not None:
+        sizes = f": a rank needs {format_bytes(memory.peak_bytes)} and has {format_bytes(memory.usable_bytes)}"
+    return f"{recipe.name} does not fit the memory of {recipe.hardware.name}{sizes}; see `colosseum plan`"

@@ -1,0 +1,70 @@
+"""Commands in this process (``cli``), and a house of inputs that a launch finds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from colosseum.bundle import write_bundle
+from colosseum.cli.main import main
+from colosseum.launch import local_script
+from colosseum.launch.compile import LOCAL_SCRIPT, compile_bundle
+from colosseum.planning.resolve import apply_layout, resolve
+from colosseum.recipe.load import load
+
+
+@dataclass(frozen=True)
+class Done:
+    code: int
+    out: str
+    err: str
+
+
+Cli = Callable[..., Done]
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
+    """Runs one command in a fresh folder, with no setting of the user's."""
+    for name in ("COLOSSEUM_CLUSTER", "COLOSSEUM_RUNS", "COLOSSEUM_DEBUG", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/nonexistent")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> Done:
+        capfd.readouterr()
+        code = main(words)
+        captured = capfd.readouterr()
+        return Done(code, captured.out, captured.err)
+
+    return run
+
+
+DATA = ("data.blend=[{path: tokens, weight: 1}]", "tokenizer.path=tokenizer.json")
+"""Overrides that name the files of ``inputs``."""
+
+
+@pytest.fixture
+def inputs(tmp_path: Path) -> Path:
+    """Files that a launch of a cpt recipe asks for."""
+    for name in ("tokens.bin", "tokens.idx", "tokenizer.json"):
+        (tmp_path / name).write_bytes(b"")
+    return tmp_path
+
+
+def program_bundle(target: Path, program: str, *, ranks: int, base: Path) -> Path:
+    """A bundle whose ranks run ``program`` (Python text) instead of training."""
+    words = [f"{k}={v}" for k, v in (("resources.gpus", ranks), ("batch.gbs", 16), ("name", "program"))]
+    words += [f"data.blend=[{{path: {base / 'tokens'}, weight: 1}}]", f"tokenizer.path={base / 'tokenizer.json'}"]
+    recipe = load("debug/cpt-4k-bf16", words, cluster="local").recipe
+    plan = resolve(recipe)
+    compiled = compile_bundle(apply_layout(recipe, plan.layout), plan)
+    (target.parent / "program.py").write_text(program)
+    argv = ("python", str(target.parent / "program.py"))
+    files = {**compiled.files, LOCAL_SCRIPT: local_script.render(compiled.recipe, plan, argv).encode()}
+    write_bundle(target, files, compiled.manifest)
+    return target
