@@ -37,6 +37,7 @@ VERBS = (
     Verb("validate", "colosseum.cli.recipes:validate", "Check a recipe; all faults come at once.", RECIPES),
     Verb("train", "colosseum.cli.train:train_app", "Continue pretraining a model.", RUNS),
     Verb("align", "colosseum.cli.train:align_app", "Fine-tune a model: SFT, DPO.", RUNS),
+    Verb("rehearse", "colosseum.cli.rehearse:rehearse", "Try a recipe small on this machine's CPU.", RUNS),
     Verb("bundle", "colosseum.cli.bundle:app", "Verify or replay a launch bundle.", RUNS),
     Verb("cluster", "colosseum.cli.cluster:app", "List the clusters you can run on.", MACHINES),
     Verb("data", "colosseum.cli.data:app", "Prepare and check training data.", DATA),
