@@ -284,6 +284,7 @@ class Stability(Section):
     mode: Literal["off", "watch", "act"] = Field(
         "act", description='NaN and inf in the loss: ignored, reported, or the run stops ("off" needs quotes in YAML)'
     )
+    hang_timeout: Duration = Field("15m", description="a step or a save that takes longer ends the attempt as hung")
 
 
 class Resources(Section):
