@@ -66,6 +66,11 @@ class RunDir:
         return self.root / "checkpoints"
 
     @property
+    def data_cache(self) -> Path:
+        """Index files of the samples' order; can be deleted between attempts."""
+        return self.root / "data-cache"
+
+    @property
     def rehearsal(self) -> Path:
         return self.root / "rehearsal.json"
 

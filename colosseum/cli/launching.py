@@ -17,9 +17,9 @@ from colosseum.launch.local import LocalScheduler, attempt_of
 from colosseum.launch.request import Continued, NewRun, placing
 from colosseum.launch.scheduler import Scheduler, Submission, scheduler_of
 from colosseum.launch.submit import launch, start
+from colosseum.monitor.progress import progress_line
 from colosseum.recipe.schema import Recipe
 from colosseum.rundir import RunDir
-from colosseum.units import format_bytes, format_duration
 
 RUN_SCHEMA = "colosseum.run/1"
 EXIT_INTERRUPTED = 130
@@ -110,30 +110,8 @@ class Progress:
             if now - self._shown_at < LINE_EVERY_S:
                 return
             self._shown_at = now
-        if text := _line(row):
+        if text := progress_line(row):
             self.say(text)
-
-
-def _line(row: Mapping[str, Any]) -> str:
-    """What one row says; rows of other writers may lack a figure."""
-
-    def figure(key: str, form: str, unit: str = "") -> list[str]:
-        value = row.get(key)
-        return [f"{form.format(value)}{unit}"] if isinstance(value, int | float) else []
-
-    head = f"step {row.get('step', '?'):>6}  "
-    if row.get("kind") == "train":
-        parts = figure("loss", "loss {:.4f}") + figure("lr", "lr {:.2e}") + figure("grad_norm", "grad norm {:.3f}")
-        parts += figure("step_time_s", "{:.3f}", " s") + figure("tokens_per_s", "{:,.0f}", " tokens/s")
-        return head + "  ".join([*parts, *(["skipped"] if row.get("skipped") else [])])
-    if row.get("kind") == "val":
-        return head + "validation  " + "  ".join(figure("loss", "loss {:.4f}") + figure("time_s", "{:.1f}", " s"))
-    if row.get("kind") in ("save", "load"):
-        size, took = row.get("bytes"), row.get("time_s")
-        text = "saved" if row["kind"] == "save" else "loaded"
-        text += f"  {format_bytes(size)}" if isinstance(size, int | float) else ""
-        return head + text + (f" in {format_duration(took)}" if isinstance(took, int | float) else "")
-    return ""
 
 
 def _outcome(run: RunDir, submission: Submission) -> dict[str, Any] | None:

@@ -1,0 +1,128 @@
+"""Checkpoint folders of a run: which are finished, how one is finished, which go. No torch, no pickle."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from colosseum.checkpoint.metadata import CheckpointMetadata, FileSum
+from colosseum.errors import RefusedInput
+from colosseum.rundir import CHECKPOINT_MARK, LATEST_FILE, checkpoint_folder, saved_steps
+
+BLOCK = 1 << 24
+
+
+def read_metadata(folder: Path) -> CheckpointMetadata:
+    """The colosseum.json of a finished checkpoint whose files are all there.
+
+    Raises:
+        RefusedInput: there is none, it cannot be read, or a file is missing or has another size.
+    """
+    try:
+        metadata = CheckpointMetadata.model_validate_json((folder / CHECKPOINT_MARK).read_bytes())
+    except FileNotFoundError as error:
+        raise RefusedInput(f"{folder} is no finished checkpoint: it has no {CHECKPOINT_MARK}") from error
+    except (OSError, ValidationError) as error:
+        raise RefusedInput(f"{folder / CHECKPOINT_MARK} cannot be read as a checkpoint's description") from error
+    for name, expected in metadata.files.items():
+        try:
+            size = (folder / name).stat().st_size
+        except OSError as error:
+            raise RefusedInput(f"{folder} is damaged: {name} is missing") from error
+        if size != expected.bytes:
+            raise RefusedInput(f"{folder} is damaged: {name} has {size} bytes, not {expected.bytes}")
+    return metadata
+
+
+def is_committed(folder: Path) -> bool:
+    """Whether ``read_metadata`` would take it."""
+    try:
+        read_metadata(folder)
+    except RefusedInput:
+        return False
+    return True
+
+
+def newest_committed(checkpoints: Path) -> int | None:
+    """The highest step whose checkpoint is whole."""
+    steps = reversed(saved_steps(checkpoints))
+    return next((step for step in steps if is_committed(checkpoint_folder(checkpoints, step))), None)
+
+
+def prepare_step(checkpoints: Path, step: int, attempt: int) -> Path:
+    """An empty folder for checkpoint ``step``; what is there already is renamed, not loaded and not deleted."""
+    folder = checkpoint_folder(checkpoints, step)
+    if folder.exists():
+        name = f"{folder.name}.unfinished-{attempt}"
+        target = folder.with_name(name)
+        while target.exists():
+            target = folder.with_name(f"{name}-{secrets.token_hex(2)}")
+        folder.rename(target)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def checksums(folder: Path, names: Iterable[str]) -> dict[str, FileSum]:
+    """Size and XXH3-64 of files."""
+    import xxhash
+
+    found = {}
+    for name in names:
+        digest, size = xxhash.xxh3_64(), 0
+        with (folder / name).open("rb") as file:
+            while block := file.read(BLOCK):
+                digest.update(block)
+                size += len(block)
+        found[name] = FileSum(bytes=size, xxh3=digest.hexdigest())
+    return found
+
+
+def commit(checkpoints: Path, step: int, metadata: CheckpointMetadata) -> None:
+    """Makes checkpoint ``step`` count: its files go to disk first, then colosseum.json, then Megatron's tracker."""
+    folder = checkpoint_folder(checkpoints, step)
+    for name in metadata.files:
+        _to_disk(folder / name)
+    text = json.dumps(metadata.model_dump(mode="json", by_alias=True), indent=2, sort_keys=True) + "\n"
+    _replace(folder / CHECKPOINT_MARK, text)
+    _to_disk(checkpoints)
+    _replace(checkpoints / LATEST_FILE, f"{step}\n")
+
+
+def prune(checkpoints: Path, keep_last: int | None, keep_every: int | None) -> list[int]:
+    """Deletes finished checkpoints beyond the last ``keep_last`` (None = all stay); the steps that went.
+
+    Steps divisible by ``keep_every`` stay. A folder loses its colosseum.json first: what is half deleted is unfinished.
+    """
+    if keep_last is None:
+        return []
+    steps = [step for step in saved_steps(checkpoints) if is_committed(checkpoint_folder(checkpoints, step))]
+    gone = [step for step in steps[:-keep_last] if keep_every is None or step % keep_every]
+    for step in gone:
+        folder = checkpoint_folder(checkpoints, step)
+        (folder / CHECKPOINT_MARK).unlink()
+        shutil.rmtree(folder)
+    return gone
+
+
+def _replace(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(path)
+    _to_disk(path.parent)
+
+
+def _to_disk(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

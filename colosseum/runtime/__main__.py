@@ -1,0 +1,25 @@
+"""``python -m colosseum.runtime BUNDLE``: one rank of a run. Launchers start it once a rank."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+
+
+def main(words: list[str]) -> int:
+    if len(words) != 1:
+        sys.stderr.write("usage: python -m colosseum.runtime BUNDLE\n")
+        return 2
+    # Notices of libraries about their own future fill a log that somebody reads at night.
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
+    warnings.filterwarnings("ignore", category=UserWarning, module=r"(megatron|torch|transformer_engine)\.")
+    from colosseum.runtime.job import main as run
+
+    return run(Path(words[0]))
+
+
+# Guarded: an asynchronous save starts processes that import this module.
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,246 @@
+"""Samples of a blend in an order that depends on nothing but seed, data and sequence length.
+
+Sample ``i`` of a run is the same whatever the layout, the batch size and the length of the run: every pass over a
+source is one of megatron-core's ``GPTDataset`` with a seed of its own, and the blend's order (megatron-core's greedy
+one) is the beginning of any longer order. So a run can be resumed under another layout and extended, and no sample is
+skipped or repeated.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.datasets import helpers
+from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
+from megatron.core.datasets.indexed_dataset import IndexedDataset
+from megatron.core.datasets.utils import Split
+from megatron.core.utils import get_batch_on_this_cp_rank
+
+from colosseum.data.indexed import read_dataset
+from colosseum.data.tokenizer import load_tokenizer
+from colosseum.errors import RefusedInput
+from colosseum.recipe.schema import BlendEntry, Recipe
+from colosseum.runtime.failures import ConfigFailure, DataFailure
+
+KEYS = ("tokens", "labels", "loss_mask", "position_ids")
+Name = Literal["train", "valid"]
+_SPLITS = {"train": Split.train, "valid": Split.valid}
+Batch = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """What megatron-core's datasets ask a tokenizer for."""
+
+    vocab_size: int
+    eod: int
+
+    @property
+    def unique_identifiers(self) -> dict[str, int]:
+        return {"vocab_size": self.vocab_size, "eod": self.eod}
+
+
+def vocabulary(recipe: Recipe) -> Vocabulary:
+    """The recipe's tokenizer, as far as a blend of token ids needs one.
+
+    Raises:
+        ConfigFailure: the file is missing or broken, its vocabulary is larger than the model's, or the masks need the
+            end-of-document token and there is no tokenizer.
+    """
+    tokenizer, size = recipe.tokenizer, recipe.model.vocab_size
+    data = recipe.data
+    if tokenizer.kind == "null":
+        return Vocabulary(size, size - 1)
+    masks = [name for name in ("eod_mask_loss", "reset_position_ids") if getattr(data, name)]
+    if tokenizer.path is None or (tokenizer.kind == "sentencepiece" and not masks):
+        if masks:
+            raise ConfigFailure(f"data.{masks[0]} needs the end-of-document token: set tokenizer.path")
+        return Vocabulary(size, -1)
+    if tokenizer.kind == "sentencepiece":
+        found, eod = _sentencepiece(tokenizer.path, tokenizer.eod)
+    else:
+        try:
+            loaded = load_tokenizer(Path(tokenizer.path), tokenizer.eod)
+        except RefusedInput as refused:
+            raise ConfigFailure(str(refused)) from refused
+        found, eod = loaded.vocab_size, loaded.eod_id
+    if found > size:
+        raise ConfigFailure(f"{tokenizer.path} has {found} tokens and model.vocab_size is {size}")
+    return Vocabulary(size, eod)
+
+
+def _sentencepiece(path: str, eod: str) -> tuple[int, int]:
+    try:
+        import sentencepiece
+    except ImportError as error:
+        raise ConfigFailure(f"reading {path} needs the package sentencepiece") from error
+    try:
+        model = sentencepiece.SentencePieceProcessor(model_file=path)
+    except OSError as error:
+        raise ConfigFailure(f"cannot read the tokenizer {path}") from error
+    return int(model.get_piece_size()), int(model.piece_to_id(eod))
+
+
+class Source:
+    """One dataset of the blend, pass after pass, each in an order of its own."""
+
+    def __init__(self, prefix: str, passes: list[Any], vocab_size: int) -> None:
+        self.prefix = prefix
+        self._passes = passes
+        self._vocab_size = vocab_size
+
+    def __getitem__(self, ordinal: int) -> Batch:
+        number, position = divmod(ordinal, len(self._passes[0]))
+        sample = self._passes[number][position]
+        largest = int(torch.maximum(sample["tokens"].max(), sample["labels"].max()))
+        if largest >= self._vocab_size:
+            raise DataFailure(
+                f"{self.prefix}.bin holds token id {largest} and model.vocab_size is {self._vocab_size}: "
+                "it was made with another tokenizer"
+            )
+        return {key: sample[key] for key in KEYS}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Samples:
+    """``size`` samples of a blend."""
+
+    sources: tuple[Source, ...]
+    source_of: npt.NDArray[np.int16]
+    """Source of each sample."""
+    ordinals: npt.NDArray[np.int64]
+    """Which of its source's samples each one is."""
+
+    def __getitem__(self, index: int) -> Batch:
+        source = self.sources[int(self.source_of[index])]
+        return source[int(self.ordinals[index])]
+
+    def tokens_by_source(self, first: int, last: int, seq_length: int) -> dict[str, int]:
+        """Tokens that samples ``first`` to ``last - 1`` take from each source."""
+        counts = np.bincount(self.source_of[first:last], minlength=len(self.sources))
+        return {s.prefix: int(n) * seq_length for s, n in zip(self.sources, counts, strict=True)}
+
+
+def build(recipe: Recipe, name: Name, size: int, cache: Path) -> Samples:
+    """The first ``size`` samples of the recipe's blend; all ranks call it, rank 0 writes what the others map.
+
+    Raises:
+        DataFailure: a file is missing, broken or too small.
+        ConfigFailure: the tokenizer does not fit.
+    """
+    words = vocabulary(recipe)
+    weights = [entry.weight for entry in recipe.data.blend]
+    files = [cache / f"blend-{name}-{size}-{i}.npy" for i in (0, 1)]
+    if _rank() == 0:
+        cache.mkdir(parents=True, exist_ok=True)
+        order = _blended(weights, size)
+        np.save(files[0], order[0])
+        np.save(files[1], order[1])
+        counts = np.bincount(order[0], minlength=len(weights))
+        sources = _sources(recipe, name, counts, words, cache)
+        _barrier()
+    else:
+        _barrier()
+        order = np.load(files[0], mmap_mode="r"), np.load(files[1], mmap_mode="r")
+        counts = np.bincount(order[0], minlength=len(weights))
+        sources = _sources(recipe, name, counts, words, cache)
+    return Samples(sources=sources, source_of=order[0], ordinals=order[1])
+
+
+def _blended(weights: list[float], size: int) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.int64]]:
+    """Source and ordinal of each sample: at every one the source that lags most behind its share."""
+    source_of, ordinals = np.zeros(size, np.int16), np.zeros(size, np.int64)
+    if size:
+        shares = np.asarray(weights, np.float64) / math.fsum(weights)
+        helpers.build_blending_indices(source_of, ordinals, shares, len(weights), size, False)
+    return source_of, ordinals
+
+
+def _sources(recipe: Recipe, name: Name, counts: Any, words: Vocabulary, cache: Path) -> tuple[Source, ...]:
+    return tuple(
+        _source(recipe, entry, name, int(count), words, cache)
+        for entry, count in zip(recipe.data.blend, counts, strict=True)
+    )
+
+
+def _source(recipe: Recipe, entry: BlendEntry, name: Name, count: int, words: Vocabulary, cache: Path) -> Source:
+    seq_length = recipe.batch.seq_length
+    try:
+        lengths = read_dataset(Path(entry.path)).lengths
+    except RefusedInput as refused:
+        raise DataFailure(str(refused)) from refused
+    config = GPTDatasetConfig(
+        random_seed=recipe.train.seed,
+        sequence_length=seq_length,
+        blend=([entry.path], None),
+        split=recipe.data.split,
+        path_to_cache=str(cache),
+        tokenizer=words,
+        reset_position_ids=recipe.data.reset_position_ids,
+        reset_attention_mask=False,
+        eod_mask_loss=recipe.data.eod_mask_loss,
+        create_attention_mask=False,
+    )
+    shares = config.split_matrix[_SPLITS[name].value] or (0.0, 0.0)
+    first, last = (round(share * len(lengths)) for share in shares)
+    tokens = int(lengths[first:last].sum(dtype=np.int64))
+    if tokens <= seq_length:
+        raise DataFailure(
+            f"{entry.path}: its {name} part ({last - first} documents, data.split {recipe.data.split}) has {tokens} "
+            f"tokens, fewer than one sequence of {seq_length} + 1"
+        )
+    indexed = IndexedDataset(entry.path, multimodal=False, mmap=True)
+    documents = np.arange(first, last, dtype=np.int32)
+    passes = math.ceil(count / ((tokens - 1) // seq_length)) or 1
+    datasets = [
+        GPTDataset(
+            indexed,
+            entry.path,
+            documents,
+            None,
+            _SPLITS[name],
+            dataclasses.replace(config, random_seed=recipe.train.seed + number),
+        )
+        for number in range(passes)
+    ]
+    return Source(entry.path, datasets, words.vocab_size)
+
+
+def _rank() -> int:
+    return int(dist.get_rank()) if dist.is_initialized() else 0
+
+
+def _barrier() -> None:
+    if dist.is_initialized():
+        dist.barrier()
+
+
+def microbatches(samples: Samples, first: int, count: int, mbs: int, *, dp: int, dp_rank: int) -> Iterator[Batch]:
+    """This rank's ``count`` microbatches of the step whose samples begin at ``first``: tensors ``[mbs, S]``.
+
+    Ranks of one replica see the same samples; under context parallelism each its own part of every sequence.
+    """
+    for number in range(count):
+        start = first + (number * dp + dp_rank) * mbs
+        rows = [samples[index] for index in range(start, start + mbs)]
+        batch = {key: torch.stack([row[key] for row in rows]) for key in KEYS}
+        yield _on_this_cp_rank(batch)
+
+
+def _on_this_cp_rank(batch: Batch) -> Batch:
+    if parallel_state.get_context_parallel_world_size() == 1:
+        return batch
+    cut: Mapping[str, torch.Tensor] = get_batch_on_this_cp_rank(
+        batch, cp_group=parallel_state.get_context_parallel_group()
+    )
+    return dict(cut)

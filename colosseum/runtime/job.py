@@ -1,0 +1,182 @@
+"""One rank of one attempt: from a bundle to its outcome and exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch.distributed as dist
+
+from colosseum.bundle import LaunchBundle, read_bundle
+from colosseum.checkpoint import folders
+from colosseum.recipe.rules_base import Facts
+from colosseum.recipe.schema import Recipe
+from colosseum.rundir import AttemptDir, OutcomeKind, RunDir, checkpoint_folder
+from colosseum.runtime import data, device, loop, model, optimizer, parallel, saving
+from colosseum.runtime.failures import ConfigFailure, exit_code, judge
+from colosseum.runtime.metrics import MetricsWriter
+from colosseum.runtime.stopping import StopSignal
+from colosseum.runtime.watchdog import Watchdog
+from colosseum.units import parse_duration_s
+
+EVERYTHING = ("weights", "optimizer", "data", "rng")
+
+
+@dataclass(slots=True)
+class Job:
+    """What is known of this rank when it ends, well or badly."""
+
+    run: RunDir
+    attempt: AttemptDir
+    number: int
+    place: parallel.Place
+    step: int = 0
+    last_saved_step: int | None = None
+
+    def end(self, kind: OutcomeKind, *, retry: bool, reason: str) -> int:
+        """Writes outcome.json unless another rank has; the exit code."""
+        self.attempt.write_outcome(
+            kind,
+            retry=retry,
+            step=self.step,
+            last_saved_step=self.last_saved_step,
+            rank=self.place.rank,
+            reason=reason,
+        )
+        return exit_code(kind, retry=retry)
+
+
+def main(bundle_folder: Path) -> int:
+    """Runs this rank to its end; the exit code of docs/contracts.md. The run folder is the bundle's parent."""
+    place = parallel.Place.from_env()
+    run = RunDir(bundle_folder.resolve().parent)
+    number = int(os.environ.get("COLOSSEUM_ATTEMPT", "0"))
+    attempt = run.attempt(number)
+    attempt.root.mkdir(parents=True, exist_ok=True)
+    job = Job(run=run, attempt=attempt, number=number, place=place)
+    stop = StopSignal()
+    try:
+        stopped = _train(job, read_bundle(bundle_folder), stop)
+    except Exception as error:
+        verdict = judge(error)
+        if verdict.kind == "crash":
+            traceback.print_exc()
+        sys.stderr.write(f"{verdict.kind}: {verdict.reason}\n")
+        sys.stderr.flush()
+        code = job.end(verdict.kind, retry=verdict.retry, reason=verdict.reason)
+        # Other ranks may wait in a collective: leaving at once, without tearing groups down, ends them all.
+        os._exit(code)
+    if stopped:
+        return job.end("saved", retry=True, reason=f"stopped on request at step {job.step}")
+    return job.end("completed", retry=False, reason=f"step {job.step} of {job.step}")
+
+
+def _train(job: Job, bundle: LaunchBundle, stop: StopSignal) -> bool:
+    """Sets everything up and trains; True if it was asked to stop before the last step."""
+    recipe = bundle.recipe
+    _check_ranks(recipe, job.place)
+    timeout_s = float(parse_duration_s(recipe.stability.hang_timeout))
+    parallel.start(recipe, job.place, 2 * timeout_s)
+    writer = MetricsWriter(job.run, job.number, tensorboard=True) if job.place.rank == 0 else None
+    total_steps = Facts.of(recipe).total_steps or 0
+    training = _build(recipe, total_steps)
+    saver = saving.Saver(job.run, job.number, recipe)
+    state = _begin(job, training, saver, writer)
+    job.step, job.last_saved_step = state.step, saver.last_saved_step
+    train, validation = _samples(job.run, recipe, state, total_steps)
+    watchdog = Watchdog(job.attempt, job.place.rank, timeout_s, lambda: saver.last_saved_step)
+    watchdog.start()
+    try:
+        return loop.run(
+            loop.Loop(
+                training=training,
+                state=state,
+                total_steps=total_steps,
+                train=train,
+                validation=validation,
+                saver=saver,
+                stop=stop,
+                watchdog=watchdog,
+                writer=writer,
+            )
+        )
+    finally:
+        watchdog.stop()
+        job.step, job.last_saved_step = state.step, saver.last_saved_step
+        if writer:
+            writer.close()
+
+
+def _check_ranks(recipe: Recipe, place: parallel.Place) -> None:
+    if place.ranks != recipe.resources.gpus:
+        raise ConfigFailure(f"the recipe is for {recipe.resources.gpus} ranks and {place.ranks} were started")
+
+
+def _build(recipe: Recipe, total_steps: int) -> saving.Training:
+    config, chunks = model.build(recipe)
+    wrapped = optimizer.wrap(recipe, config, chunks)
+    adam = optimizer.build(recipe, config, wrapped)
+    return saving.Training(
+        recipe=recipe, model=wrapped, optimizer=adam, schedule=optimizer.schedule(recipe, adam, total_steps)
+    )
+
+
+def _samples(
+    run: RunDir, recipe: Recipe, state: saving.State, total_steps: int
+) -> tuple[data.Samples, data.Samples | None]:
+    """Training samples to the last step, and those that each validation reads."""
+    size = state.consumed_samples + (total_steps - state.step) * recipe.batch.gbs
+    cache = Path(recipe.data.cache_dir) if recipe.data.cache_dir else run.data_cache
+    train = data.build(recipe, "train", size, cache)
+    if not recipe.train.val_steps:
+        return train, None
+    return train, data.build(recipe, "valid", recipe.train.val_steps * recipe.batch.gbs, cache)
+
+
+def _begin(job: Job, training: saving.Training, saver: saving.Saver, writer: MetricsWriter | None) -> saving.State:
+    """The state to go on from: this run's newest checkpoint, else what ``checkpoint.from`` names, else step 0."""
+    recipe = training.recipe
+    own = saver.last_saved_step
+    if own is not None:
+        folder = checkpoint_folder(job.run.checkpoints, own)
+        what: tuple[str, ...] = EVERYTHING
+    elif recipe.checkpoint.source != "none":
+        folder, what = source_folder(job.run, recipe.checkpoint.source), recipe.checkpoint.load
+    else:
+        return saving.State()
+    start = device.wall_s()
+    state = saving.load(training, folder, what)
+    dist.barrier()
+    if writer:
+        metadata = folders.read_metadata(folder)
+        size = sum(file.bytes for file in metadata.files.values())
+        writer.row("load", state.step, time_s=device.wall_s() - start, bytes=size)
+        if "data" in what and state.consumed_samples != metadata.consumed_samples:
+            reason = "blend, split, seed or sequence length differ from the checkpoint's: the data begin anew"
+            writer.event("new_data_epoch", state.step, reason=reason, checkpoint=str(folder))
+            sys.stdout.write(f"{reason}\n")
+    if state.step >= (Facts.of(recipe).total_steps or 0):
+        raise ConfigFailure(f"{folder} is of step {state.step}, and train.steps ends there or before: say more steps")
+    return state
+
+
+def source_folder(run: RunDir, source: str) -> Path:
+    """The checkpoint that ``checkpoint.from`` names: ``run:RUN[@STEP]`` beside this run, a run folder, a checkpoint.
+
+    Raises:
+        ConfigFailure: there is no finished checkpoint.
+    """
+    name, at, step = source.removeprefix("run:").rpartition("@") if source.startswith("run:") else (source, "", "")
+    if source.startswith("run:"):
+        root = run.root.parent / (name if at else step)
+    else:
+        root = Path(source)
+        if root.name.startswith("iter_"):
+            return root
+    newest = int(step) if at else folders.newest_committed(RunDir(root).checkpoints)
+    if newest is None:
+        raise ConfigFailure(f"checkpoint.from {source}: {root} holds no finished checkpoint")
+    return checkpoint_folder(RunDir(root).checkpoints, newest)

@@ -1,0 +1,57 @@
+"""What a run writes down: metrics.jsonl, events.jsonl, ledger.jsonl and TensorBoard. One rank makes a writer."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any, Literal
+
+from colosseum.rundir import RunDir, append_line
+
+Kind = Literal["train", "val", "save", "load"]
+_SHOWN = ("loss", "lr", "grad_norm", "tokens_per_s", "step_time_s", "mfu", "model_tflops_per_gpu")
+
+
+class MetricsWriter:
+    """Rows of one attempt; a figure that is not finite is written as null (JSON has no NaN)."""
+
+    def __init__(self, run: RunDir, attempt: int, *, tensorboard: bool) -> None:
+        self._run, self._attempt = run, attempt
+        self._board: Any = None
+        if tensorboard:
+            from torch.utils.tensorboard.writer import SummaryWriter
+
+            self._board = SummaryWriter(str(run.tensorboard), flush_secs=30)
+
+    def row(self, kind: Kind, step: int, **fields: Any) -> dict[str, Any]:
+        """Appends one row of metrics.jsonl; the row."""
+        row = {"kind": kind, "step": step, "attempt": self._attempt, "time_unix_s": time.time()}
+        row |= {name: _finite(value) for name, value in fields.items()}
+        append_line(self._run.metrics, row)
+        if self._board is not None:
+            self._draw(kind, step, fields)
+        return row
+
+    def event(self, kind: str, step: int, **fields: Any) -> None:
+        """Appends one row of events.jsonl."""
+        row = {"kind": kind, "step": step, "attempt": self._attempt, "time_unix_s": time.time()}
+        append_line(self._run.events, row | {name: _finite(value) for name, value in fields.items()})
+
+    def ledger(self, step: int, consumed_samples: int, tokens_by_source: dict[str, int]) -> None:
+        """Appends one row of ledger.jsonl."""
+        row = {"step": step, "attempt": self._attempt, "consumed_samples": consumed_samples}
+        append_line(self._run.ledger, {**row, "tokens_by_source": tokens_by_source})
+
+    def _draw(self, kind: Kind, step: int, fields: dict[str, Any]) -> None:
+        for name in _SHOWN:
+            value = fields.get(name)
+            if isinstance(value, float) and math.isfinite(value):
+                self._board.add_scalar(f"{kind}/{name}", value, step)
+
+    def close(self) -> None:
+        if self._board is not None:
+            self._board.close()
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,97 @@
+"""This process among all ranks: its place, the process groups, the random seeds."""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state, tensor_parallel
+
+from colosseum.recipe.schema import Recipe
+from colosseum.runtime import device
+
+PIPELINE_SEED_STEP = 100
+"""Megatron's: stages draw their weights from seeds this far apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where this process stands."""
+
+    rank: int
+    ranks: int
+    local_rank: int
+    local_ranks: int
+
+    @classmethod
+    def from_env(cls) -> Place:
+        """From torchrun's variables, which the launchers of this package set too; alone if there are none."""
+        env = os.environ
+        return cls(
+            rank=int(env.get("RANK", "0")),
+            ranks=int(env.get("WORLD_SIZE", "1")),
+            local_rank=int(env.get("LOCAL_RANK", "0")),
+            local_ranks=int(env.get("LOCAL_WORLD_SIZE", "1")),
+        )
+
+
+def start(recipe: Recipe, place: Place, timeout_s: float) -> None:
+    """Takes the device, joins all ranks, forms the groups of the recipe's layout and seeds the generators."""
+    device.prepare(place.local_rank, place.local_ranks)
+    if not dist.is_initialized():
+        os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+        os.environ.setdefault("MASTER_PORT", "29500")
+        options: dict[str, Any] = {"device_id": device.current()} if device.is_cuda() else {}
+        dist.init_process_group(
+            device.backend(),
+            rank=place.rank,
+            world_size=place.ranks,
+            timeout=timedelta(seconds=timeout_s),
+            **options,
+        )
+    form_groups(recipe)
+    seed(recipe)
+
+
+def form_groups(recipe: Recipe) -> None:
+    """megatron-core's process groups of the recipe's layout."""
+    par = recipe.parallelism
+    parallel_state.initialize_model_parallel(
+        tensor_model_parallel_size=int(par.tp),
+        pipeline_model_parallel_size=int(par.pp),
+        virtual_pipeline_model_parallel_size=int(par.vpp) if int(par.vpp) > 1 else None,
+        context_parallel_size=int(par.cp),
+    )
+
+
+def seed(recipe: Recipe) -> None:
+    """Seeds as Megatron does: alike on the ranks of a stage, with a tracker that parts the tensor-parallel ones."""
+    value = recipe.train.seed + PIPELINE_SEED_STEP * parallel_state.get_pipeline_model_parallel_rank()
+    random.seed(value)
+    np.random.seed(value)
+    torch.manual_seed(value)
+    tensor_parallel.model_parallel_cuda_manual_seed(value)
+    if recipe.train.deterministic and device.is_cuda():
+        torch.use_deterministic_algorithms(True)
+
+
+def is_first_stage() -> bool:
+    return bool(parallel_state.is_pipeline_first_stage(ignore_virtual=True))
+
+
+def is_last_stage() -> bool:
+    return bool(parallel_state.is_pipeline_last_stage(ignore_virtual=True))
+
+
+def dp_size() -> int:
+    return int(parallel_state.get_data_parallel_world_size())
+
+
+def dp_rank() -> int:
+    return int(parallel_state.get_data_parallel_rank())
