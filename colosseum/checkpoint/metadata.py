@@ -57,6 +57,8 @@ class CheckpointMetadata(Part):
     model: ModelShape
     dtype: str
     fp8: str
+    sharded_optimizer: bool
+    """Whether the distributed optimizer wrote its states: the two kinds cannot read each other's."""
     tokens_by_source: dict[str, int]
     sample_order: str
     """Identity of the order that ``consumed_samples`` is a position in."""

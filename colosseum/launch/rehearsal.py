@@ -31,8 +31,8 @@ from colosseum.rundir import RunDir, latest_rows, saved_steps
 REHEARSAL_SCHEMA = "colosseum.rehearsal/1"
 MIN_RANKS = 2
 DOCUMENTS = 200
-END_OF_DOCUMENT = 256
-"""The token after the 256 bytes."""
+END_OF_DOCUMENT = VOCAB - 1
+"""What a tokenizer of kind null has as its end-of-document token."""
 TOLERANCE = {"fp32": 1e-4, "bf16": 2e-2}
 """Largest difference of a loss under another layout: sums come in another order."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import sys
 import warnings
 from pathlib import Path
@@ -11,6 +12,7 @@ def main(words: list[str]) -> int:
     if len(words) != 1:
         sys.stderr.write("usage: python -m colosseum.runtime BUNDLE\n")
         return 2
+    faulthandler.enable()  # a crash in native code leaves the stack it came from
     # Notices of libraries about their own future fill a log that somebody reads at night.
     warnings.filterwarnings("ignore", category=FutureWarning)
     warnings.filterwarnings("ignore", category=DeprecationWarning)

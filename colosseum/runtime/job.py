@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from colosseum.bundle import LaunchBundle, read_bundle
+from colosseum.bundle import read_bundle
 from colosseum.checkpoint import folders
 from colosseum.recipe.rules_base import Facts
 from colosseum.recipe.schema import Recipe
@@ -59,7 +59,10 @@ def main(bundle_folder: Path) -> int:
     job = Job(run=run, attempt=attempt, number=number, place=place)
     stop = StopSignal()
     try:
-        stopped = _train(job, read_bundle(bundle_folder), stop)
+        recipe = read_bundle(bundle_folder).recipe
+        _check_ranks(recipe, place)
+        parallel.start(recipe, place, 2 * _hang_timeout_s(recipe))
+        stopped = train(job, recipe, stop)
     except Exception as error:
         verdict = judge(error)
         if verdict.kind == "crash":
@@ -74,12 +77,8 @@ def main(bundle_folder: Path) -> int:
     return job.end("completed", retry=False, reason=f"step {job.step} of {job.step}")
 
 
-def _train(job: Job, bundle: LaunchBundle, stop: StopSignal) -> bool:
-    """Sets everything up and trains; True if it was asked to stop before the last step."""
-    recipe = bundle.recipe
-    _check_ranks(recipe, job.place)
-    timeout_s = float(parse_duration_s(recipe.stability.hang_timeout))
-    parallel.start(recipe, job.place, 2 * timeout_s)
+def train(job: Job, recipe: Recipe, stop: StopSignal) -> bool:
+    """Builds everything in the groups that are formed, and trains; True if asked to stop before the last step."""
     writer = MetricsWriter(job.run, job.number, tensorboard=True) if job.place.rank == 0 else None
     total_steps = Facts.of(recipe).total_steps or 0
     training = _build(recipe, total_steps)
@@ -87,7 +86,7 @@ def _train(job: Job, bundle: LaunchBundle, stop: StopSignal) -> bool:
     state = _begin(job, training, saver, writer)
     job.step, job.last_saved_step = state.step, saver.last_saved_step
     train, validation = _samples(job.run, recipe, state, total_steps)
-    watchdog = Watchdog(job.attempt, job.place.rank, timeout_s, lambda: saver.last_saved_step)
+    watchdog = Watchdog(job.attempt, job.place.rank, _hang_timeout_s(recipe), lambda: saver.last_saved_step)
     watchdog.start()
     try:
         return loop.run(
@@ -108,6 +107,10 @@ def _train(job: Job, bundle: LaunchBundle, stop: StopSignal) -> bool:
         job.step, job.last_saved_step = state.step, saver.last_saved_step
         if writer:
             writer.close()
+
+
+def _hang_timeout_s(recipe: Recipe) -> float:
+    return float(parse_duration_s(recipe.stability.hang_timeout))
 
 
 def _check_ranks(recipe: Recipe, place: parallel.Place) -> None:

@@ -15,6 +15,15 @@ from colosseum.recipe.schema import Recipe
 from colosseum.runtime.model import DTYPES
 
 
+def is_sharded(recipe: Recipe) -> bool:
+    """Whether the distributed optimizer is used: where the recipe says so, and where there is nothing to share.
+
+    On one data-parallel rank it computes the same, and what it saves can be read on any number of them.
+    """
+    par = recipe.parallelism
+    return bool(recipe.optimizer.distributed) or recipe.resources.gpus == int(par.tp) * int(par.pp)
+
+
 def wrap(recipe: Recipe, config: Any, chunks: list[Any]) -> list[Any]:
     """Model chunks in DistributedDataParallel, their first values those of data-parallel rank 0."""
     overlap = recipe.overlap
@@ -22,7 +31,7 @@ def wrap(recipe: Recipe, config: Any, chunks: list[Any]) -> list[Any]:
         grad_reduce_in_fp32=recipe.precision.grad_reduce_dtype == "fp32",
         overlap_grad_reduce=bool(overlap.grad_reduce),
         overlap_param_gather=bool(overlap.param_gather),
-        use_distributed_optimizer=bool(recipe.optimizer.distributed),
+        use_distributed_optimizer=is_sharded(recipe),
         fp8_param_gather=recipe.precision.fp8_params,
     )
     # Only the first chunk of a pipeline rank cuts its gradients in buckets: the others reduce while it computes.
@@ -54,7 +63,7 @@ def build(recipe: Recipe, config: Any, model: list[Any]) -> Any:
             clip_grad=opt.clip_grad,
             bf16=precision.dtype == "bf16",
             params_dtype=DTYPES[precision.dtype],
-            use_distributed_optimizer=bool(opt.distributed),
+            use_distributed_optimizer=is_sharded(recipe),
             overlap_param_gather=bool(recipe.overlap.param_gather),
             fp8_recipe=None if precision.fp8 == "none" else precision.fp8,
             **low,

@@ -235,6 +235,7 @@ class Saver:
             model=model_shape(recipe),
             dtype=recipe.precision.dtype,
             fp8=recipe.precision.fp8,
+            sharded_optimizer=optimizer.is_sharded(recipe),
             tokens_by_source=dict(state.tokens_by_source),
             sample_order=sample_order(recipe),
             recipe_hash=recipe_hash(recipe),
@@ -270,20 +271,23 @@ def load(training: Training, folder: Path, what: tuple[str, ...]) -> State:
     """
     metadata = folders.read_metadata(folder)
     _check_model(folder, metadata.model, model_shape(training.recipe))
+    if "optimizer" in what and metadata.sharded_optimizer != optimizer.is_sharded(training.recipe):
+        wanted = "true" if metadata.sharded_optimizer else "false"
+        raise ConfigFailure(f"{folder} holds the states of an optimizer that is distributed: {wanted}; say so here too")
     same_layout = (metadata.layout.tp, metadata.layout.pp) == _tp_pp(layout_of(training.recipe))
-    wanted = _model_state(training)
+    contents = _model_state(training)
     if "optimizer" in what:
         optimizer.prepare_for_loading(training.optimizer)
-        wanted["optimizer"] = training.optimizer.sharded_state_dict(wanted, is_loading=True, metadata=dict(CONTENT))
-        wanted["schedule"] = training.schedule.state_dict()
+        contents["optimizer"] = training.optimizer.sharded_state_dict(contents, is_loading=True, metadata=dict(CONTENT))
+        contents["schedule"] = training.schedule.state_dict()
     if "rng" in what and same_layout:
-        wanted["rng"] = _rng_state()
+        contents["rng"] = _rng_state()
     strategy = get_default_load_sharded_strategy(str(folder))
     if parallel_state.get_data_parallel_world_size(with_context_parallel=True) > 1:
         # One replica reads and passes on: thousands of ranks do not all read the same files.
         group = parallel_state.get_data_parallel_group(with_context_parallel=True)
         strategy = FullyParallelLoadStrategyWrapper(strategy, group)
-    found = dist_checkpointing.load(wanted, str(folder), strategy)
+    found = dist_checkpointing.load(contents, str(folder), strategy)
     chunks = training.model
     for i, chunk in enumerate(chunks):
         unwrapped(chunk).load_state_dict(found[_model_key(i, len(chunks))], strict=False)

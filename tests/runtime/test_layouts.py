@@ -1,0 +1,87 @@
+"""Every layout computes what one process computes, from one process's checkpoint and to the same losses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from colosseum.recipe import rules
+from colosseum.recipe.schema import Recipe
+from colosseum.rundir import checkpoint_folder
+from tests.runtime import tiny
+from tests.runtime.worlds import train_all
+
+FP32, BF16 = 2e-5, 2e-2
+"""Largest difference of a loss of about 6: sums come in another order; BF16 keeps 8 bits."""
+FULL = {"granularity": "full", "method": "uniform", "num_layers": 1}
+SELECTIVE = {"granularity": "selective", "modules": ["core_attn"]}
+
+
+def layouts(data: Path) -> dict[str, Recipe]:
+    """One to eight ranks; every dimension alone and together, every schedule, every option that changes the order."""
+
+    def on(*sizes: int, **more: object) -> Recipe:
+        return tiny.on(data, *sizes, **more)  # type: ignore[arg-type]
+
+    return {
+        "one-recompute-full": on(1, 1, 1, 1, 1, recompute=FULL),
+        "one-recompute-selective": on(1, 1, 1, 1, 1, recompute=SELECTIVE),
+        "one-distributed": on(1, 1, 1, 1, 1, distributed=True),
+        "one-mbs4": on(1, 1, 1, 1, 1, batch={"mbs": 4}),
+        "dp2": on(1, 1, 1, 1, 2),
+        "dp2-distributed": on(1, 1, 1, 1, 2, distributed=True),
+        "dp2-overlap": on(1, 1, 1, 1, 2, distributed=True, overlap=True),
+        "tp2": on(2, 1, 1, 1, 1),
+        "tp2-sp": on(2, 1, 1, 1, 1, sp=True),
+        "cp2": on(1, 1, 1, 2, 1, distributed=True),
+        "pp2": on(1, 2, 1, 1, 1),
+        "pp2-vpp2": on(1, 2, 2, 1, 1),
+        "pp2-vpp4-recompute": on(1, 2, 4, 1, 1, recompute=FULL),
+        "pp2-uneven": on(1, 2, 1, 1, 1, first=3, last=5),
+        "dp4-overlap": on(1, 1, 1, 1, 4, distributed=True, overlap=True),
+        "tp2-pp2-sp": on(2, 2, 1, 1, 1, sp=True),
+        "tp2-cp2-sp": on(2, 1, 1, 2, 1, sp=True, distributed=True),
+        "pp2-vpp2-dp2": on(1, 2, 2, 1, 2, distributed=True, overlap=True),
+        "pp4-vpp2": on(1, 4, 2, 1, 1),
+        "tp4-sp": on(4, 1, 1, 1, 1, sp=True),
+        "cp2-dp2": on(1, 1, 1, 2, 2, distributed=True),
+        "tp2-pp2-cp2-sp": on(2, 2, 1, 2, 1, sp=True, distributed=True),
+        "tp2-pp2-vpp2-dp2-sp": on(2, 2, 2, 1, 2, sp=True, distributed=True, overlap=True),
+    }
+
+
+def resumed(recipe: Recipe, folder: Path, step: int) -> Recipe:
+    data = recipe.as_data()
+    data["checkpoint"]["from"] = str(checkpoint_folder(folder / "checkpoints", step))
+    return Recipe.from_data(data)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    tiny.write_data(folder)
+    return folder
+
+
+def test_every_layout_continues_one_processs_run_with_its_losses(data: Path, tmp_path: Path) -> None:
+    table = layouts(data)
+    assert len(table) >= 20
+    for name, recipe in table.items():
+        assert rules.faults(recipe) == [], name
+    base = train_all({"base": tiny.on(data), "base-bf16": tiny.on(data, dtype="bf16")}, tmp_path)
+    whole = base["base"]
+    assert whole[tiny.STEPS] < whole[1] - 0.1, "the model learns"
+    runs = {name: resumed(recipe, tmp_path / "base", tiny.HALF) for name, recipe in table.items() if name != "dp2"}
+    runs["dp2"] = table["dp2"]  # cannot read a distributed optimizer's states; its first weights are the base's
+    runs["bf16-tp2-pp2-sp"] = resumed(tiny.on(data, 2, 2, sp=True, dtype="bf16"), tmp_path / "base-bf16", tiny.HALF)
+    found = train_all(runs, tmp_path)
+    wrong = {}
+    for name, losses in found.items():
+        expected, tolerance = (base["base-bf16"], BF16) if name.startswith("bf16") else (whole, FP32)
+        first = 1 if name == "dp2" else tiny.HALF + 1
+        assert sorted(losses) == list(range(first, tiny.STEPS + 1)), name
+        worst = max(abs(losses[step] - expected[step]) for step in losses)
+        if not worst <= tolerance:
+            wrong[name] = worst
+    assert wrong == {}

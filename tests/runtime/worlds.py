@@ -1,0 +1,57 @@
+"""Runs recipes grouped by their number of ranks: one set of worker processes a group."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from colosseum.recipe.schema import Recipe
+from colosseum.rundir import RunDir, latest_rows
+
+WORKER = Path(__file__).with_name("worker.py")
+TIMEOUT_S = 600
+
+
+def train_all(runs: Mapping[str, Recipe], folder: Path) -> dict[str, dict[int, float]]:
+    """Trains each recipe in ``folder/NAME``; training losses by name and step."""
+    by_ranks: dict[int, list[str]] = {}
+    for name, recipe in runs.items():
+        by_ranks.setdefault(recipe.resources.gpus, []).append(name)
+    for ranks, names in sorted(by_ranks.items()):
+        _world(ranks, {name: runs[name] for name in names}, folder)
+    return {name: losses(folder / name) for name in runs}
+
+
+def losses(run: Path) -> dict[int, float]:
+    return {row["step"]: row["loss"] for row in latest_rows(RunDir(run).metrics, "train")}
+
+
+def _world(ranks: int, runs: Mapping[str, Recipe], folder: Path) -> None:
+    jobs = folder / f"jobs-{ranks}-{next(iter(runs)).replace('/', '-')}.json"
+    entries = [{"run": str(folder / name), "recipe": recipe.as_data()} for name, recipe in runs.items()]
+    jobs.write_text(json.dumps(entries))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    shared = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(ranks)}
+    shared |= {"LOCAL_WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"}
+    processes = []
+    for rank in range(ranks):
+        log = (folder / f"{jobs.stem}-rank-{rank}.log").open("wb")
+        env = {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        processes.append(
+            subprocess.Popen([sys.executable, str(WORKER), str(jobs)], env=env, stdout=log, stderr=subprocess.STDOUT)
+        )
+        log.close()
+    try:
+        codes = [process.wait(timeout=TIMEOUT_S) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    tails = (f"rank {r}: {(folder / f'{jobs.stem}-rank-{r}.log').read_text()[-1500:]}" for r in range(ranks) if codes[r])
+    assert not any(codes), f"exit codes {codes}\n" + "\n".join(tails)
