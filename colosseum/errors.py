@@ -53,7 +53,9 @@ class RefusedInput(ColosseumError):
 
     exit_code = 2
 
-    def __init__(self, faults: Iterable[Fault] | str) -> None:
+    def __init__(self, faults: Iterable[Fault] | str, *, subject: Any = None) -> None:
+        """``subject`` is what was refused, where it could be read whole (a Recipe): for who can say what is legal."""
+        self.subject = subject
         self.faults: tuple[Fault, ...] = (
             (Fault(path="", value=None, rule=faults),) if isinstance(faults, str) else tuple(faults)
         )

@@ -47,9 +47,7 @@ def anchored(recipe: Recipe, base: Path) -> Recipe:
 def missing(recipe: Recipe, runs: Path) -> list[Fault]:
     """Every input that is not there, and every symbolic one; ``runs`` is where ``run:`` names are looked up."""
     found = [
-        Fault(path=path, value=file, rule="does not exist")
-        for path, file in _files(recipe)
-        if not Path(file).exists()
+        Fault(path=path, value=file, rule="does not exist") for path, file in _files(recipe) if not Path(file).exists()
     ]
     if recipe.task.kind == "cpt" and not recipe.data.blend:
         found.append(Fault(path="data.blend", value=[], rule="names no data; a launch needs some"))

@@ -48,6 +48,10 @@ class StepTime:
         total: Array = np.sum([getattr(self, f.name) for f in fields(self)], axis=0)
         return total
 
+    def parts(self, row: int) -> dict[str, float]:
+        """One layout's parts by name, without the unit."""
+        return {f.name.removesuffix("_s"): float(getattr(self, f.name)[row]) for f in fields(self)}
+
 
 def gemm_time(
     m: Any, n: Any, k: Any, c: Constants, peak: float, sms: int, hbm: float, *, fp8: bool = False, rows: Any = None
@@ -277,7 +281,7 @@ def rank_params(job: Job, lay: Layouts) -> Array:
     ends = np.maximum(lay.first, lay.last) * shape.layer_matmul_params + table
     tables = table * (1.0 if shape.tied else 2.0)
     whole = shape.layers * shape.layer_matmul_params + tables
-    return np.where(one, whole, np.maximum(layers * shape.layer_matmul_params, ends)) / lay.tp
+    return np.asarray(np.where(one, whole, np.maximum(layers * shape.layer_matmul_params, ends)) / lay.tp)
 
 
 def _data_parallel(job: Job, lay: Layouts, c: Constants) -> tuple[Array, Array]:

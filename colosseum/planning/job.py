@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
@@ -12,8 +13,6 @@ from colosseum.planning.plan import Layout
 from colosseum.recipe.schema import Hardware, Recipe
 
 RECOMPUTE = ("none", "selective", "full")
-SECTIONS = 4
-"""Kinds of pipeline rank told apart: first, second, an interior one with most layers, last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +96,8 @@ class Layouts:
     """Share of the layers that full recomputation covers."""
     recompute_group: Array
     """Layers between two kept inputs (1 unless uniform with num_layers)."""
+    recompute_block: Array
+    """Layers of each chunk that method block recomputes; 0 = uniform, or no full recomputation."""
     grad_bytes: Array
     distributed: Array
     tp_overlap: Array
@@ -107,9 +108,14 @@ class Layouts:
     def __len__(self) -> int:
         return len(self.tp)
 
-    def take(self, index: Array | slice | Sequence[int]) -> Layouts:
-        """Some of the layouts."""
+    def take(self, index: Any) -> Layouts:
+        """Some of the layouts, by index, slice or mask."""
         return Layouts(**{f.name: getattr(self, f.name)[index] for f in fields(self)})
+
+    def joined(self, *others: Layouts) -> Layouts:
+        """These layouts and the others."""
+        names = (f.name for f in fields(self))
+        return Layouts(**{n: np.concatenate([getattr(part, n) for part in (self, *others)]) for n in names})
 
 
 def stage_layers(layers: int, layout: Layout) -> tuple[int, int, int]:
@@ -158,6 +164,7 @@ def as_columns(layers: int, layouts: Sequence[Layout]) -> Layouts:
                 "recompute": RECOMPUTE.index(lay.recompute),
                 "recomputed": min(1.0, (number or 1) / chunk) if block else 1.0,
                 "recompute_group": (number or 1) if lay.recompute_method == "uniform" else 1,
+                "recompute_block": (number or 0) if block else 0,
                 "grad_bytes": 2 if lay.grad_reduce_dtype == "bf16" else 4,
                 "distributed": lay.distributed_optimizer,
                 "tp_overlap": lay.tp_comm_overlap,

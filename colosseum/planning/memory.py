@@ -68,14 +68,14 @@ def layer_activations(job: Job, lay: Layouts) -> Array:
         selective = selective + mlp_in + mlp_out
     if job.layernorm_recompute:
         selective = selective + (2.0 if job.is_fp8 else 4.0) * shape.hidden * rows
-    return kept - np.where(lay.recompute == 1, selective, 0.0)
+    return np.asarray(kept - np.where(lay.recompute == 1, selective, 0.0))
 
 
 def chunk_input(job: Job, lay: Layouts) -> Array:
     """Bytes of one layer's input: all that full recomputation keeps."""
     t = lay.mbs * job.sequences * job.seq_length / lay.cp
     rows = np.where(lay.sequence_parallel > 0, t / lay.tp, t)
-    return rows * job.shape.hidden * float(job.dtype_bytes)
+    return np.asarray(rows * job.shape.hidden * float(job.dtype_bytes))
 
 
 def in_flight(lay: Layouts, stage: Any, layers: Array) -> Array:
@@ -86,7 +86,7 @@ def in_flight(lay: Layouts, stage: Any, layers: Array) -> Array:
     """
     plain = np.minimum(lay.pp - stage, lay.microbatches)
     chunks = np.minimum(2.0 * (lay.pp - stage - 1) + (lay.vpp - 1) * lay.pp + 1, lay.microbatches * lay.vpp)
-    return layers * np.where(lay.vpp > 1, chunks / lay.vpp, plain)
+    return np.asarray(layers * np.where(lay.vpp > 1, chunks / lay.vpp, plain))
 
 
 def stage_bytes(job: Job, lay: Layouts, c: Constants, stage: Any) -> StageBytes:
@@ -147,7 +147,8 @@ def _logits(job: Job, lay: Layouts, t: Array, table: Array) -> Array:
     a_logit = LOGITS_FUSED if job.fused_cross_entropy else LOGITS_PLAIN
     held = t * vocab * a_logit * job.dtype_bytes / 2.0
     # The gathered input of the output layer under sequence parallelism.
-    return held + float(job.dtype_bytes) * (table + np.where(lay.sequence_parallel > 0, t * job.shape.hidden, 0.0))
+    gathered = np.where(lay.sequence_parallel > 0, t * job.shape.hidden, 0.0)
+    return np.asarray(held + float(job.dtype_bytes) * (table + gathered))
 
 
 def _temporaries(job: Job, lay: Layouts, t: Array) -> Array:
@@ -158,14 +159,15 @@ def _temporaries(job: Job, lay: Layouts, t: Array) -> Array:
 
 
 def _weight_scratch(job: Job, lay: Layouts) -> Array:
-    """Placeholder weight gradients: with gradient-accumulation fusion Transformer Engine caches one a distinct shape."""
+    """Placeholder weight gradients: gradient-accumulation fusion has Transformer Engine cache one a distinct shape."""
     one = job.shape.layer_matmul_params / lay.tp
-    return float(job.dtype_bytes) * one * np.ones_like(lay.tp)
+    return float(job.dtype_bytes) * one
 
 
 def communicators(lay: Layouts) -> Array:
     """NCCL communicator families in use: world, tp, cp (with its dp x cp), pp (with the embedding's), dp."""
-    return 1.0 + (lay.tp > 1) + 2.0 * (lay.cp > 1) + 2.0 * (lay.pp > 1) + 1.0 * (lay.dp * lay.cp > 1)
+    families: Array = 1.0 + (lay.tp > 1) + 2.0 * (lay.cp > 1) + 2.0 * (lay.pp > 1) + 1.0 * (lay.dp * lay.cp > 1)
+    return families
 
 
 def context_bytes(job: Job, lay: Layouts, c: Constants, allocated: Array) -> Array:

@@ -55,8 +55,30 @@ class StageMemory(PlanPart):
 
 class Memory(PlanPart):
     usable_bytes: float
+    """What the plan may fill of the device: device_bytes has to stay below."""
     peak_bytes: float
+    """Most that PyTorch has allocated on any rank: ``torch.cuda.max_memory_allocated``, as runs report it."""
+    device_bytes: float | None = None
+    """The same with fragmentation, CUDA context and NCCL: the largest total_bytes."""
     stages: tuple[StageMemory, ...]
+    host_bytes_per_node: float = 0.0
+    """Host memory the training state takes besides: a reference policy that is swapped in."""
+
+
+class Storage(PlanPart):
+    """Checkpoints: what they take and how often to write one."""
+
+    checkpoint_bytes: float
+    kept: int | None
+    """Checkpoints on disk at once; null = all are kept."""
+    disk_bytes: float
+    free_bytes: float | None = None
+    save_time_s: float | None = None
+    load_time_s: float | None = None
+    advised_every_steps: int | None = None
+    """From the nodes' MTBF and the save time (Daly 2006)."""
+    goodput: float | None = None
+    """Share of the time that goes into steps that count, at the recipe's own cadence."""
 
 
 class Convention(PlanPart):
@@ -93,9 +115,14 @@ class Plan(PlanPart):
     memory: Memory | None = None
     days: float | None = None
     gpu_hours: float | None = None
+    cost: float | None = None
+    currency: str | None = None
+    storage: Storage | None = None
     calibration: CalibrationRef | None = None
     assumptions: tuple[str, ...] = ()
     rejected: tuple[Rejected, ...] = ()
+    advice: tuple[str, ...] = ()
+    """Near misses: what to change for a job that fits, or that fills its nodes; best first."""
 
     def as_json(self) -> dict[str, Any]:
         """The document; ``id`` only where one was given."""

@@ -21,9 +21,9 @@ def check(data: dict[str, Any], provenance: Provenance, faults: list[Fault]) -> 
 
     faults = [*faults, *_by_python_name(data, provenance), *_holes(data, provenance)]
     dropped = {fault.path for fault in faults}
-    recipe = None
+    recipe = whole = None
     try:
-        recipe = Recipe.from_data(data)
+        recipe = whole = Recipe.from_data(data)
     except ValidationError as error:
         found = [f for f in faults_of(error, data, provenance) if f.path not in dropped]
         faults += found
@@ -41,7 +41,7 @@ def check(data: dict[str, Any], provenance: Provenance, faults: list[Fault]) -> 
             return recipe
         faults += [placed(fault, provenance) for fault in rest]
     more = [Fault(path="", value=None, rule=f"and {len(faults) - MAX_FAULTS} more faults")] * (len(faults) > MAX_FAULTS)
-    raise RefusedInput(faults[:MAX_FAULTS] + more)
+    raise RefusedInput(faults[:MAX_FAULTS] + more, subject=whole)
 
 
 def placed(fault: Fault, provenance: Provenance) -> Fault:

@@ -22,6 +22,11 @@ class Done:
     out: str
     err: str
 
+    @property
+    def said(self) -> str:
+        """stderr without its line breaks."""
+        return " ".join(self.err.split())
+
 
 Cli = Callable[..., Done]
 

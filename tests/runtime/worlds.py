@@ -53,5 +53,6 @@ def _world(ranks: int, runs: Mapping[str, Recipe], folder: Path) -> None:
     finally:
         for process in processes:
             process.kill()
-    tails = (f"rank {r}: {(folder / f'{jobs.stem}-rank-{r}.log').read_text()[-1500:]}" for r in range(ranks) if codes[r])
+    failed = [rank for rank, code in enumerate(codes) if code]
+    tails = (f"rank {r}: {(folder / f'{jobs.stem}-rank-{r}.log').read_text()[-1500:]}" for r in failed)
     assert not any(codes), f"exit codes {codes}\n" + "\n".join(tails)

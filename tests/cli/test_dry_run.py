@@ -1,0 +1,120 @@
+"""``--dry-run``: what would be started, and the bundle it would start."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from colosseum.bundle import read_bundle, verify_bundle
+from colosseum.recipe.hash import recipe_hash
+from tests.cli.conftest import Cli
+
+FP8 = ("train", "cpt", "--stage", "fp8", "--cluster", "dgx-h100", "--dry-run")
+SHELLCHECK = shutil.which("shellcheck", path=str(Path(sys.executable).parent))
+
+
+def test_plan_and_job_script_of_the_case_study(cli: Cli) -> None:
+    """2,880 H100 as 360 nodes; TP8 PP10 VPP10 CP4 leaves DP9; GBS 1260 over DP9 is 140 microbatches."""
+    done = cli(*FP8)
+    assert done.code == 0
+    for text in ("TP8 PP10 VPP10 CP4 DP9", "140 microbatches of 1", "360 nodes"):
+        assert text in done.out
+    for line in ("#SBATCH --nodes=360", "#SBATCH --ntasks-per-node=8", "#SBATCH --time=1-00:00:00"):
+        assert line in done.out.splitlines()
+    data = json.loads(cli(*FP8, "--json").out)
+    assert data["schema"] == "colosseum.dry-run/1"
+    assert data["plan"]["layout"]["dp"] == 9
+    assert data["script"]["name"] == "job.sbatch"
+    assert data["script"]["text"] in done.out
+    assert data["bundle"] is None
+
+
+def test_the_kept_bundle_is_whole_and_says_what_was_shown(cli: Cli, tmp_path: Path) -> None:
+    data = json.loads(cli(*FP8, "--out", "kept", "optimizer.lr=2e-5", "--json").out)
+    kept = tmp_path / "kept"
+    assert verify_bundle(kept) == []
+    bundle = read_bundle(kept)
+    assert bundle.recipe.optimizer.lr == 2e-5
+    assert bundle.manifest["recipe_hash"] == recipe_hash(bundle.recipe) == data["recipe_hash"]
+    assert bundle.manifest["container"] == {"image": "nvcr.io/nvidia/nemo:25.04", "digest": None}
+    assert bundle.manifest["versions"]["colosseum"]
+    assert (kept / "job.sbatch").read_text() == data["script"]["text"]
+    assert "auto" not in json.dumps(yaml.safe_load((kept / "recipe.yaml").read_text())["parallelism"])
+    variables = {v["name"]: v for v in json.loads((kept / "env.json").read_text())["variables"]}
+    assert variables["CUDA_DEVICE_MAX_CONNECTIONS"]["value"] == "1"
+    assert all(v["reason"] for v in variables.values())
+    again = cli(*FP8, "--out", "kept")
+    assert again.code == 2
+    assert "never overwritten" in again.err
+
+
+def test_bundle_verify_names_what_changed(cli: Cli, tmp_path: Path) -> None:
+    assert cli(*FP8, "--out", "kept").code == 0
+    assert cli("bundle", "verify", "kept").code == 0
+    (tmp_path / "kept/job.sbatch").write_text("rm -rf /")
+    (tmp_path / "kept/more").write_text("")
+    (tmp_path / "kept/env.json").unlink()
+    done = cli("bundle", "verify", "kept", "--json")
+    assert done.code == 4
+    assert json.loads(done.out)["problems"] == ["more was added", "env.json is missing", "job.sbatch was changed"]
+    assert cli("bundle", "verify", "kept").code == 4
+    assert cli("bundle", "run", "kept").code == 2
+
+
+def test_too_large_for_this_machine_is_a_warning_here(cli: Cli) -> None:
+    done = cli("train", "cpt", "--stage", "bf16-4k", "--dry-run")
+    assert done.code == 0
+    assert "needs 2,880 x h100-sxm" in done.said
+
+
+@pytest.mark.parametrize("cluster", ["local", "dgx-h100"])
+def test_no_secret_and_no_setting_of_the_user_enters_a_bundle(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: str
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "s3cr3t-value")
+    monkeypatch.setenv("NCCL_DEBUG", "s3cr3t-value")
+    assert cli("train", "cpt", "--stage", "debug", "--cluster", cluster, "--dry-run", "--out", "kept").code == 0
+    assert not any(b"s3cr3t-value" in p.read_bytes() for p in (tmp_path / "kept").rglob("*") if p.is_file())
+    words = ("train", "cpt", "--stage", "debug", "--cluster", cluster, "--dry-run")
+    done = cli(*words, "cluster.env={HF_TOKEN: s3cr3t-value}")
+    assert done.code == 2
+    assert "looks like a secret" in done.err
+    assert "s3cr3t-value" not in done.err + done.out
+
+
+def test_no_value_reaches_a_shell_unquoted(cli: Cli, tmp_path: Path) -> None:
+    evil = "a'$(touch owned)`touch owned`;\"& b"
+    words = ["train", "cpt", "--stage", "debug", "--dry-run", f"cluster.env.SITE={json.dumps(evil)}"]
+    assert cli(*words, "--out", "kept").code == 0
+    script = tmp_path / "kept/launch.sh"
+    assert SHELLCHECK is not None
+    # SC2016 would have us expand what must not be expanded.
+    subprocess.run([SHELLCHECK, "--exclude=SC2016", script], check=True)
+    # The script's own settings, read by the shell that will read them.
+    text = script.read_text().replace("exec env", "env").split("python -m")[0] + "bash -c 'printf %s \"$SITE\"'"
+    assert subprocess.run(["bash", "-c", text], cwd=tmp_path, capture_output=True, text=True).stdout == evil
+    assert not (tmp_path / "owned").exists()
+
+
+def test_relative_paths_are_read_from_where_the_command_is_typed(cli: Cli, tmp_path: Path) -> None:
+    words = ("data.blend=[{path: mine/tokens, weight: 1}]", "checkpoint.from=old/iter_0000100")
+    assert cli("train", "cpt", "--stage", "debug", *words, "--dry-run", "--out", "kept").code == 0
+    recipe = read_bundle(tmp_path / "kept").recipe
+    assert recipe.data.blend[0].path == str(tmp_path / "mine/tokens")
+    assert recipe.checkpoint.source == str(tmp_path / "old/iter_0000100")
+
+
+def test_engines_that_cannot_launch_yet_are_refused_in_a_sentence(cli: Cli) -> None:
+    done = cli("align", "sft", "--cluster", "dgx-h100", "--dry-run", "--json")
+    assert done.code == 2
+    (fault,) = json.loads(done.out)["faults"]
+    assert fault["path"] == "engine"
+    assert fault["value"] == "nemo1"
+    assert fault["where"].startswith("recipes/colosseum-355b/sft.yaml:")
+    assert cli("validate", "colosseum-355b/sft", "--cluster", "dgx-h100").code == 0
