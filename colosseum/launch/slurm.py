@@ -1,0 +1,159 @@
+"""Slurm's commands: the only file that calls them. What they print is read by ``slurm_json.py``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from colosseum.errors import EnvironmentFault, RefusedInput, RunFailed
+from colosseum.launch import slurm_json
+from colosseum.launch.scheduler import JobState, Submission
+from colosseum.recipe.schema import Recipe
+from colosseum.rundir import RunDir
+
+# sbatch and its errors when the controller, not the job, is at fault.
+_UNREACHABLE = ("Unable to contact slurm controller", "Socket timed out", "Zero Bytes were transmitted", "fatal:")
+_TIMEOUT_S = 60
+
+
+def command_environment() -> dict[str, str]:
+    """Our environment without an outer job's: SBATCH_PARTITION and its like would win over the script's own options."""
+    kept = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT", "SLURM_CONF_SERVER")
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if name in kept or not name.startswith(("SLURM_", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SINFO_"))
+    }
+    return env | {"SLURM_TIME_FORMAT": "standard"}
+
+
+def call(*argv: str, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs one Slurm command; the caller judges its exit code.
+
+    Raises:
+        EnvironmentFault: there is no such command, or the controller does not answer.
+    """
+    if shutil.which(argv[0]) is None:
+        raise EnvironmentFault(
+            f"{argv[0]} was not found: run this on a machine of the cluster that has Slurm's commands"
+        )
+    try:
+        done = subprocess.run(
+            argv,
+            cwd=cwd,
+            env=env or command_environment(),
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            errors="replace",
+        )
+    except subprocess.TimeoutExpired as error:
+        raise EnvironmentFault(f"{argv[0]} gave no answer within {_TIMEOUT_S} s") from error
+    except OSError as error:
+        raise EnvironmentFault(f"{argv[0]} could not be run: {error.strerror}") from error
+    if done.returncode and any(text in done.stderr for text in _UNREACHABLE):
+        raise EnvironmentFault(f"Slurm does not answer: {_last_line(done.stderr)}")
+    return done
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmScheduler:
+    """The ``Scheduler`` of a Slurm cluster; the controller is found as Slurm's own commands find it."""
+
+    def check(self, run: RunDir, recipe: Recipe) -> str:
+        """``sbatch --test-only``: Slurm's own word on partition, limits and size; it never looks inside the script."""
+        done = call(*_sbatch(run, "--test-only"), env=_job_environment(recipe))
+        if done.returncode:
+            raise RefusedInput(f"Slurm refuses this job: {_last_line(done.stderr)}{_hint(done.stderr)}")
+        return _last_line(done.stderr)
+
+    def submit(self, run: RunDir, *, after: Sequence[str] = (), options: Sequence[str] = ()) -> Submission:
+        """``sbatch``, after ``afterok`` of other jobs; a dependency that can no longer be met cancels the job."""
+        # Slurm opens the log before the script runs: without the folder the job fails and says nothing.
+        run.logs.mkdir(parents=True, exist_ok=True)
+        more = [f"--dependency=afterok:{':'.join(after)}", "--kill-on-invalid-dep=yes"] if after else []
+        argv = _sbatch(run, "--parsable", *more, *options)
+        done = call(*argv, env=_job_environment(None))
+        if done.returncode:
+            raise RefusedInput(f"Slurm refuses this job: {_last_line(done.stderr)}{_hint(done.stderr)}")
+        job_id = done.stdout.strip().split(";")[0]
+        return Submission(scheduler="slurm", job_id=job_id, argv=tuple(argv), time_unix_s=time.time())
+
+    def states(self, job_ids: Sequence[str]) -> Mapping[str, JobState]:
+        """squeue, and sacct for the jobs that squeue has forgotten; unknown without accounting."""
+        if not job_ids:
+            return {}
+        found = slurm_json.queue(self._squeue(job_ids))
+        forgotten = [j for j in job_ids if j not in found]
+        if forgotten:
+            done = call("sacct", "--json", f"--jobs={','.join(forgotten)}")
+            # It fails where the site keeps no accounts, and where it is older than its --json.
+            if done.returncode == 0:
+                found |= slurm_json.accounts(done.stdout)
+        return {
+            j: found.get(j) or JobState(job_id=j, phase="unknown", detail="Slurm has forgotten it") for j in job_ids
+        }
+
+    def cancel(self, job_id: str) -> None:
+        self._must("scancel", job_id)
+
+    def save_and_restart(self, job_id: str) -> None:
+        """The job script passes USR1 on to the ranks and requeues the job once they have saved."""
+        self._must("scancel", "--signal=USR1", "--batch", job_id)
+
+    def requeue(self, job_id: str) -> bool:
+        """Starts an ended job again under its old id; False if Slurm no longer knows it."""
+        return call("scontrol", "requeue", job_id).returncode == 0
+
+    def _squeue(self, job_ids: Sequence[str]) -> str:
+        done = call("squeue", "--json", "--states=all", f"--jobs={','.join(job_ids)}")
+        if done.returncode:
+            # squeue refuses a single id that it has forgotten.
+            if "Invalid job id" in done.stderr:
+                return '{"jobs": []}'
+            raise EnvironmentFault(f"squeue failed: {_last_line(done.stderr)}")
+        return done.stdout
+
+    @staticmethod
+    def _must(*argv: str) -> None:
+        done = call(*argv)
+        if done.returncode or "error:" in done.stderr:
+            raise RunFailed(f"{' '.join(argv)} failed: {_last_line(done.stderr)}")
+
+
+def _sbatch(run: RunDir, *options: str) -> list[str]:
+    root = run.root.resolve()
+    return ["sbatch", f"--chdir={root}", *options, str(root / "bundle" / "job.sbatch")]
+
+
+def _job_environment(recipe: Recipe | None) -> dict[str, str]:
+    """The environment a job inherits: `python` is the one that runs us, unless the cluster file names another."""
+    env = command_environment()
+    env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env.get('PATH', os.defpath)}"
+    return env
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1].removeprefix("sbatch: error: ").removeprefix("sbatch: ") if lines else "it gave no reason"
+
+
+_HINTS = {
+    "Node count specification invalid": "; the partition has fewer nodes, see `colosseum cluster check`",
+    "invalid partition": "; set cluster.slurm.partition to one that `sinfo` lists",
+    "Requested time limit is invalid": "; the partition's limit is shorter than resources.time_limit",
+    "Invalid account": "; set cluster.slurm.account to one that `sacctmgr show associations user=$USER` lists",
+    "Invalid qos": "; set cluster.slurm.qos to one of your association's",
+    "Invalid feature": "; no node carries cluster.slurm.constraint",
+    "reservation": "; cluster.slurm.reservation must be one that `scontrol show reservation` lists",
+}
+
+
+def _hint(text: str) -> str:
+    return next((hint for key, hint in _HINTS.items() if key in text), "")

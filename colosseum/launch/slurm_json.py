@@ -1,0 +1,134 @@
+"""What squeue and sacct print with --json -> JobState. Pure.
+
+Two shapes are read: 22.05 has a state as one word and times as numbers; 23.02 and later have a list of states and
+times as ``{"set": true, "infinite": false, "number": N}``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from colosseum.errors import EnvironmentFault
+from colosseum.launch.scheduler import JobState, Phase
+
+PHASES: dict[str, Phase] = {
+    "PENDING": "waiting",
+    "CONFIGURING": "waiting",
+    "REQUEUED": "waiting",
+    "REQUEUE_HOLD": "waiting",
+    "REQUEUE_FED": "waiting",
+    "RESV_DEL_HOLD": "waiting",
+    "SPECIAL_EXIT": "waiting",
+    "SUSPENDED": "running",
+    "RUNNING": "running",
+    "COMPLETING": "running",
+    "STAGE_OUT": "running",
+    "SIGNALING": "running",
+    "STOPPED": "running",
+    "RESIZING": "running",
+    "COMPLETED": "completed",
+    "CANCELLED": "cancelled",
+    "REVOKED": "cancelled",
+    "FAILED": "failed",
+    "TIMEOUT": "failed",
+    "NODE_FAIL": "failed",
+    "BOOT_FAIL": "failed",
+    "DEADLINE": "failed",
+    "OUT_OF_MEMORY": "failed",
+    "PREEMPTED": "failed",
+}
+WORDS = {
+    "Priority": "waits behind jobs of higher priority",
+    "Resources": "waits for free nodes",
+    "Dependency": "waits for another job to end",
+    "DependencyNeverSatisfied": "can never start: a job it depends on failed",
+    "BeginTime": "starts again in a moment",
+    "JobHeldUser": "is held; `scontrol release` frees it",
+    "JobHeldAdmin": "is held by an administrator",
+    "ReqNodeNotAvail": "waits for nodes that are down or reserved",
+    "PartitionDown": "waits for a partition that is down",
+    "PartitionTimeLimit": "can never start: its time limit is above the partition's",
+    "PartitionNodeLimit": "can never start: it wants more nodes than the partition has",
+    "AssocGrpGRES": "waits: the account's GPUs are all in use",
+    "AssocMaxJobsLimit": "waits: the account runs as many jobs as it may",
+    "QOSMaxGRESPerUser": "waits: your GPUs of this QOS are all in use",
+    "QOSGrpGRES": "waits: the QOS's GPUs are all in use",
+    "Reservation": "waits for its reservation to begin",
+    "TimeLimit": "reached its time limit",
+    "NonZeroExitCode": "ended with an error",
+    "NodeDown": "lost a node",
+    "JobLaunchFailure": "could not be started on its nodes",
+    "launch failed requeued held": "could not be started on its nodes and is held",
+}
+"""Slurm's reasons in plain words."""
+
+
+def queue(text: str) -> dict[str, JobState]:
+    """Jobs of ``squeue --json`` by id."""
+    return {str(job["job_id"]): _of_queue(job) for job in _jobs(text, "squeue")}
+
+
+def accounts(text: str) -> dict[str, JobState]:
+    """Jobs of ``sacct --json`` by id; of one that was requeued, its last start."""
+    return {str(job["job_id"]): _of_accounts(job) for job in _jobs(text, "sacct")}
+
+
+def _jobs(text: str, command: str) -> list[dict[str, Any]]:
+    try:
+        jobs = json.loads(text)["jobs"]
+        return [job for job in jobs if isinstance(job, dict) and "job_id" in job]
+    except (ValueError, TypeError, KeyError) as error:
+        raise EnvironmentFault(f"{command} --json printed no jobs; is this Slurm older than 21.08?") from error
+
+
+def _of_queue(job: Mapping[str, Any]) -> JobState:
+    state = _state(job.get("job_state"))
+    return JobState(
+        job_id=str(job["job_id"]),
+        phase=PHASES.get(state, "unknown"),
+        detail=_detail(state, job.get("state_reason")),
+        restarts=int(_number(job.get("restart_cnt")) or 0),
+        nodes=str(job.get("nodes") or ""),
+        start_unix_s=_number(job.get("start_time")),
+        end_unix_s=_number(job.get("end_time")),
+    )
+
+
+def _of_accounts(job: Mapping[str, Any]) -> JobState:
+    states, times = job.get("state") or {}, job.get("time") or {}
+    state = _state(states.get("current"))
+    nodes = str(job.get("nodes") or "")
+    return JobState(
+        job_id=str(job["job_id"]),
+        phase=PHASES.get(state, "unknown"),
+        detail=_detail(state, states.get("reason")),
+        restarts=int(_number(job.get("restart_cnt")) or 0),
+        nodes="" if nodes == "None assigned" else nodes,
+        start_unix_s=_number(times.get("start")),
+        end_unix_s=_number(times.get("end")),
+    )
+
+
+def _state(value: Any) -> str:
+    """``"RUNNING"``, ``["RUNNING", "COMPLETING"]`` (the last says most) or ``"CANCELLED by 0"`` as one word."""
+    if isinstance(value, list):
+        value = value[-1] if value else ""
+    return str(value or "").split(" ")[0].upper()
+
+
+def _detail(state: str, reason: Any) -> str:
+    reason = "" if reason in (None, "None", "") else str(reason)
+    word = state.lower().replace("_", " ")
+    said = WORDS.get(reason, reason)
+    return f"{word}: {said}" if said else word
+
+
+def _number(value: Any) -> float | None:
+    """A count or time of either shape; None = not set (Slurm writes 0 for times that are not known)."""
+    if isinstance(value, dict):
+        if not value.get("set") or value.get("infinite"):
+            return None
+        value = value.get("number")
+    return float(value) if isinstance(value, int | float) and value > 0 else None
