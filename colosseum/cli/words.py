@@ -10,7 +10,7 @@ import typer
 from colosseum.errors import Fault, RefusedInput
 
 
-def _complete(incomplete: str) -> list[str]:
+def complete(incomplete: str) -> list[str]:
     """Names of recipes and dotted keys that start with what was typed."""
     from colosseum.recipe.load import shipped_recipes
 
@@ -54,7 +54,7 @@ RecipeWords = Annotated[
     typer.Argument(
         metavar="RECIPE [KEY=VALUE]...",
         help="A shipped recipe or your own .yaml file, then overrides (~KEY returns a key to its default).",
-        autocompletion=_complete,
+        autocompletion=complete,
         show_default=False,
     ),
 ]
@@ -63,7 +63,7 @@ OptionalRecipeWords = Annotated[
     typer.Argument(
         metavar="[RECIPE] [KEY=VALUE]...",
         help="A shipped recipe or your own .yaml file, then overrides (~KEY returns a key to its default).",
-        autocompletion=_complete,
+        autocompletion=complete,
         show_default=False,
     ),
 ]

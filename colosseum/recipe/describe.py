@@ -1,0 +1,120 @@
+"""Every field of a Recipe as a row: path, legal values, default, meaning, who reads it. Made from the schema."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from colosseum.recipe.schema import Recipe, Section
+
+READERS = {
+    "name": "launcher",
+    "engine": "launcher",
+    "task": "engine, planner",
+    "model": "engine, planner",
+    "tokenizer": "engine",
+    "data": "engine",
+    "batch": "engine, planner",
+    "parallelism": "engine, planner",
+    "recompute": "engine, planner",
+    "precision": "engine, planner",
+    "optimizer": "engine, planner",
+    "train": "engine, planner",
+    "overlap": "engine, planner",
+    "fusion": "engine, planner",
+    "checkpoint": "engine, planner",
+    "stability": "engine",
+    "resources": "launcher, planner",
+    "hardware": "planner",
+    "cluster": "launcher, planner",
+}
+"""Who a section is for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldDoc:
+    """One field of the schema."""
+
+    path: str
+    legal: str
+    default: Any
+    required: bool
+    meaning: str
+
+    @property
+    def section(self) -> str:
+        return self.path.split(".")[0]
+
+
+def catalogue() -> dict[str, FieldDoc]:
+    """All fields by dotted path, in the schema's order; a field that several tasks have stands once."""
+    return {doc.path: doc for doc in _fields(Recipe, "")}
+
+
+def _fields(model: type[BaseModel], prefix: str) -> Iterator[FieldDoc]:
+    for name, info in model.model_fields.items():
+        path = f"{prefix}{info.alias or name}"
+        sections = list(_sections(info.annotation))
+        if not sections:
+            yield _doc(path, info)
+        for section in sections:
+            yield from _fields(section, f"{path}.")
+
+
+def _doc(path: str, info: FieldInfo) -> FieldDoc:
+    required = info.is_required()
+    default = None if required else info.get_default(call_default_factory=True)
+    return FieldDoc(
+        path=path,
+        legal=_legal(info.annotation, info.metadata),
+        default=default,
+        required=required,
+        meaning=info.description or "",
+    )
+
+
+def _sections(annotation: Any) -> Iterator[type[Section]]:
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        yield annotation
+    elif get_origin(annotation) in (Union, types.UnionType, Annotated):
+        for part in get_args(annotation):
+            yield from _sections(part)
+
+
+_WORDS = {int: "integer", float: "number", bool: "true or false", str: "text"}
+
+
+def _legal(annotation: Any, metadata: Any = ()) -> str:
+    """The legal values in words."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        inner, *more = get_args(annotation)
+        return _legal(inner, more)
+    if origin is Literal:
+        return " | ".join(str(value) for value in get_args(annotation))
+    if origin in (Union, types.UnionType):
+        parts = [_legal(part) for part in get_args(annotation) if part is not type(None)]
+        return " | ".join([*parts, *(["null"] if type(None) in get_args(annotation) else [])])
+    if origin is tuple:
+        return f"list of {_legal(get_args(annotation)[0])}"
+    if origin is dict:
+        return "mapping of text to text"
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return "{" + ", ".join(info.alias or name for name, info in annotation.model_fields.items()) + "}"
+    return _WORDS.get(annotation, str(annotation)) + _bounds(metadata)
+
+
+def _bounds(metadata: Any) -> str:
+    """``>= 1`` and its like, of the annotations' constraints; bounds that only guard against nonsense are not told."""
+    found = []
+    for item in (x for entry in metadata for x in (getattr(entry, "metadata", None) or [entry])):
+        for name, sign in (("ge", ">="), ("gt", ">"), ("le", "<=")):
+            value = getattr(item, name, None)
+            if value is not None and abs(value) < 10**15 and value != 1e30:
+                found.append(f"{sign} {value}")
+    return f" {' '.join(found)}" if found else ""
