@@ -114,6 +114,11 @@ class AttemptDir:
         return self.root / "outcome.json"
 
     @property
+    def room(self) -> Path:
+        """Space held back for outcome.json."""
+        return self.root / ".room"
+
+    @property
     def stacks(self) -> Path:
         return self.root / "stacks"
 

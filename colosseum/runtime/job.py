@@ -22,6 +22,8 @@ from colosseum.runtime.stopping import StopSignal
 from colosseum.runtime.watchdog import Watchdog
 from colosseum.units import parse_duration_s
 
+ROOM_BYTES = 1 << 16
+"""Kept until the end, so that a full disk has room for the word that it is full."""
 EVERYTHING = ("weights", "optimizer", "data", "rng")
 
 
@@ -38,6 +40,7 @@ class Job:
 
     def end(self, kind: OutcomeKind, *, retry: bool, reason: str) -> int:
         """Writes outcome.json unless another rank has; the exit code."""
+        self.attempt.room.unlink(missing_ok=True)
         self.attempt.write_outcome(
             kind,
             retry=retry,
@@ -56,6 +59,8 @@ def main(bundle_folder: Path) -> int:
     number = int(os.environ.get("COLOSSEUM_ATTEMPT", "0"))
     attempt = run.attempt(number)
     attempt.root.mkdir(parents=True, exist_ok=True)
+    if place.rank == 0:
+        attempt.room.write_bytes(bytes(ROOM_BYTES))
     job = Job(run=run, attempt=attempt, number=number, place=place)
     stop = StopSignal()
     try:

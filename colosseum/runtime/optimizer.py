@@ -109,6 +109,23 @@ def parts(optimizer: Any) -> list[Any]:
     return list(getattr(optimizer, "chained_optimizers", [optimizer]))
 
 
+def rates(optimizer: Any) -> list[dict[str, Any]]:
+    """Learning rates, decay and betas of every parameter group: what a recipe says, not what training made."""
+    return [
+        {key: value for key, value in group.items() if key not in ("params", "step")} for group in _groups(optimizer)
+    ]
+
+
+def restore_rates(optimizer: Any, kept: list[dict[str, Any]]) -> None:
+    """Undoes what loading did to the groups: a checkpoint's rates are its own recipe's."""
+    for group, values in zip(_groups(optimizer), kept, strict=True):
+        group.update(values)
+
+
+def _groups(optimizer: Any) -> list[dict[str, Any]]:
+    return [group for part in parts(optimizer) for group in part.param_groups]
+
+
 # --- torch's Adam under megatron-core's distributed optimizer (a CPU has no fused one) -----------------------------
 
 

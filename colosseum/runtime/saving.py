@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
 import queue
 import random
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import metadata as packages
 from pathlib import Path
@@ -26,6 +31,7 @@ from megatron.core.dist_checkpointing.strategies.fully_parallel import (
     FullyParallelLoadStrategyWrapper,
     FullyParallelSaveStrategyWrapper,
 )
+from torch.distributed.checkpoint.api import CheckpointException
 
 from colosseum.checkpoint import folders
 from colosseum.checkpoint.metadata import CheckpointMetadata, Layout, ModelShape
@@ -39,6 +45,8 @@ from colosseum.runtime.model import unwrapped
 
 CONTENT = {"distrib_optim_sharding_type": "fully_reshardable", "chained_optim_avoid_prefix": True}
 """megatron-core's format whose optimizer state any layout can read."""
+FULL_BYTES = 1 << 20
+"""A disk with less room is full."""
 PACKAGES = ("colosseum", "megatron-core", "torch", "transformer-engine")
 
 
@@ -190,13 +198,14 @@ class Saver:
             group = parallel_state.get_data_parallel_group(with_context_parallel=True)
             strategy = FullyParallelSaveStrategyWrapper(strategy, group)
         metadata = self._metadata(training.recipe, state)
-        request = dist_checkpointing.save(
-            contents,
-            str(folder),
-            strategy,
-            async_sharded_save=self._async is not None,
-            content_metadata=dict(CONTENT),
-        )
+        with _plain_errors(folder):
+            request = dist_checkpointing.save(
+                contents,
+                str(folder),
+                strategy,
+                async_sharded_save=self._async is not None,
+                content_metadata=dict(CONTENT),
+            )
         if self._async is None:
             self._commit(step, metadata, start)
             return
@@ -206,7 +215,8 @@ class Saver:
     def finish(self, *, blocking: bool) -> None:
         """Commits the asynchronous save under way if all ranks have written it; every rank calls it."""
         if self._async is not None:
-            self._async.maybe_finalize_async_calls(blocking=blocking)
+            with _plain_errors(self._run.checkpoints):
+                self._async.maybe_finalize_async_calls(blocking=blocking)
 
     def _commit(self, step: int, metadata: CheckpointMetadata, start: float) -> None:
         folder = checkpoint_folder(self._run.checkpoints, step)
@@ -244,6 +254,17 @@ class Saver:
             save_time_s=0.0,
             files={},
         )
+
+
+@contextmanager
+def _plain_errors(folder: Path) -> Iterator[None]:
+    """torch's CheckpointException is no Exception, and hides why a file could not be written."""
+    try:
+        yield
+    except CheckpointException as error:
+        full = shutil.disk_usage(folder).free < FULL_BYTES
+        code = errno.ENOSPC if full else errno.EIO
+        raise OSError(code, f"{os.strerror(code)} (rank {', '.join(map(str, error.failures))})", str(folder)) from error
 
 
 def _versions() -> dict[str, str]:
@@ -292,7 +313,9 @@ def load(training: Training, folder: Path, what: tuple[str, ...]) -> State:
     for i, chunk in enumerate(chunks):
         unwrapped(chunk).load_state_dict(found[_model_key(i, len(chunks))], strict=False)
     if "optimizer" in what:
+        rates = optimizer.rates(training.optimizer)
         training.optimizer.load_state_dict(found["optimizer"])
+        optimizer.restore_rates(training.optimizer, rates)
         optimizer.mend_after_loading(training.optimizer)
         training.schedule.load_state_dict(found["schedule"])
     else:

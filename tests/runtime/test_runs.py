@@ -1,0 +1,280 @@
+"""Runs through the installed command: resumed, forked, and ended by what goes wrong."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from colosseum.checkpoint.folders import newest_committed, read_metadata
+from colosseum.rundir import RunDir, checkpoint_folder, latest_rows, read_lines, saved_steps
+from tests.runtime import tiny
+from tests.runtime.conftest import Place
+from tests.runtime.worlds import losses
+
+LONGER = {"steps": 12}
+OFTEN = {"every_steps": 2, "keep_last": 2}
+
+
+def wait_for_step(place: Place, process: subprocess.Popen[str], step: int) -> RunDir:
+    """Until the run that ``process`` begins has a row of that step."""
+    before = place.newest()
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        assert process.poll() is None, process.communicate()
+        run = place.newest()
+        if run != before and any(row.get("step", 0) >= step for row in read_lines(run.metrics)):
+            return run
+        time.sleep(0.02)
+    raise AssertionError("no such step within two minutes")
+
+
+def test_a_stopped_run_comes_back_bit_for_bit(place: Place, data: Path) -> None:
+    recipe = place.recipe(tiny.on(data, dp=2, distributed=True, overlap=True, train=LONGER, checkpoint=OFTEN))
+    whole = place.train(recipe)
+    assert whole.code == 0, whole.err
+    assert whole.outcome["kind"] == "completed"
+    expected = losses(whole.run.root)
+    assert sorted(expected) == list(range(1, 13))
+    assert expected[12] < expected[1] - 0.3, "the model learns"
+
+    process = place.start(recipe)
+    run = wait_for_step(place, process, 3)
+    process.send_signal(signal.SIGINT)
+    stopped = place.end(process)
+    assert stopped.code == 130
+    assert stopped.outcome["kind"] == "saved"
+    step = stopped.outcome["step"]
+    assert stopped.outcome["last_saved_step"] == step < 12
+    again = place.resume(run)
+    assert again.code == 0, again.err
+    assert again.run.root == run.root
+    assert losses(run.root) == expected
+    loads = latest_rows(run.metrics, "load")
+    assert [row["step"] for row in loads] == [step]
+    kept = saved_steps(run.checkpoints)
+    assert kept == [10, 12]
+    metadata = read_metadata(checkpoint_folder(run.checkpoints, 12))
+    assert metadata.consumed_samples == 12 * tiny.GBS
+    assert sum(metadata.tokens_by_source.values()) == metadata.consumed_tokens == 12 * tiny.GBS * 64
+    share = metadata.tokens_by_source[str(data / "a")] / metadata.consumed_tokens
+    assert share == pytest.approx(0.7, abs=0.02)
+    ledger = list(read_lines(run.ledger))[-1]
+    assert (ledger["step"], ledger["consumed_samples"]) == (12, 12 * tiny.GBS)
+    assert any(run.tensorboard.iterdir())
+
+
+def kill_rank(run: RunDir, rank: int) -> None:
+    """SIGKILL for one rank of this run."""
+    for proc in Path("/proc").iterdir():
+        if proc.name.isdigit():
+            try:
+                words = (proc / "environ").read_bytes().split(b"\0")
+                command = (proc / "cmdline").read_bytes()
+            except OSError:
+                continue
+            wanted = {f"COLOSSEUM_RUN={run.root}".encode(), f"RANK={rank}".encode()}
+            if wanted <= set(words) and b"colosseum.runtime" in command:
+                subprocess.run(["kill", "-9", proc.name], check=False)
+
+
+def killed_again_and_again(place: Place, data: Path, kills: int, seed: int) -> None:
+    """Kills a random rank at random moments until the run is complete; its losses are those of one never killed."""
+    rng = random.Random(seed)
+    sections = {"train": {"steps": 30}, "checkpoint": {"every_steps": 1, "keep_last": 3}}
+    recipe = place.recipe(tiny.on(data, dp=2, distributed=True, **sections))
+    whole = place.train(recipe)
+    assert whole.code == 0, whole.err
+    expected = losses(whole.run.root)
+    process = place.start(recipe)
+    run = wait_for_step(place, process, 1)
+    for number in range(kills):
+        time.sleep(rng.uniform(0, 0.4))
+        saved = newest_committed(run.checkpoints)
+        kill_rank(run, rng.randrange(2))
+        ended = place.end(process)
+        if ended.code == 0:
+            break
+        assert ended.code == 4, ended.err
+        assert ended.outcome["kind"] == "crash"
+        assert ended.outcome["retry"] is True
+        assert (newest_committed(run.checkpoints) or 0) >= (saved or 0), "nothing reported saved is lost"
+        process = place.start("--from", str(run.root))
+        wait_for_attempt(run, number + 1)
+        assert next(row for row in read_lines(run.metrics) if row["attempt"] == number + 1)["kind"] == "load"
+    ended = place.end(process)
+    assert ended.code == 0, ended.err
+    assert losses(run.root) == expected
+
+
+def wait_for_attempt(run: RunDir, number: int) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        if any(row["attempt"] == number for row in read_lines(run.metrics)):
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"attempt {number} wrote nothing within two minutes")
+
+
+def test_a_killed_run_comes_back_bit_for_bit(place: Place, data: Path) -> None:
+    killed_again_and_again(place, data, kills=2, seed=3)
+
+
+@pytest.mark.long
+def test_ten_kills(place: Place, data: Path) -> None:
+    killed_again_and_again(place, data, kills=10, seed=4)
+
+
+def test_a_half_written_checkpoint_is_set_aside_and_a_fork_begins_from_a_whole_one(place: Place, data: Path) -> None:
+    recipe = place.recipe(tiny.recipe(data))
+    first = place.train(recipe)
+    assert first.code == 0, first.err
+    # As a crash inside the save of step 8 leaves it: files, and no colosseum.json.
+    newest = checkpoint_folder(first.run.checkpoints, 8)
+    (newest / "colosseum.json").unlink()
+    (first.run.attempt(0).outcome).unlink()
+    again = place.resume(first.run)
+    assert again.code == 0, again.err
+    assert saved_steps(first.run.checkpoints) == [4, 8]
+    aside = newest.with_name(newest.name + ".unfinished-1")
+    assert (aside / "metadata.json").exists(), "kept, for who wants to look"
+    rows = [row["step"] for row in read_lines(first.run.metrics) if row["attempt"] == 1 and row["kind"] == "train"]
+    assert rows == [5, 6, 7, 8]
+
+    # A fork: from a step of one's choice, with another rate, in a folder of its own.
+    fork = place.train("--from", f"{first.run.root}@4", "optimizer.lr=0.001", "optimizer.min_lr=0.0001")
+    assert fork.code == 0, fork.err
+    assert fork.run.root != first.run.root
+    forked, original = losses(fork.run.root), losses(first.run.root)
+    assert sorted(forked) == [5, 6, 7, 8]
+    assert forked[5] == original[5], "the first step computes its loss before the new rate acts"
+    assert forked[8] != original[8]
+    manifest = json.loads((fork.run.bundle / "manifest.json").read_text())
+    assert manifest["lineage"] == {"run": first.run.root.name, "step": 4}
+    rates = [row["lr"] for row in latest_rows(fork.run.metrics, "train")]
+    assert max(rates) <= 0.001
+
+    # Another sequence length: the data begin anew, and the run says so.
+    data_epoch = place.train("--from", f"{first.run.root}@4", "batch.seq_length=32", "train.steps=6")
+    assert data_epoch.code == 0, data_epoch.err
+    events = [row["kind"] for row in read_lines(data_epoch.run.events)]
+    assert "new_data_epoch" in events
+    train_rows = latest_rows(data_epoch.run.metrics, "train")
+    assert [(row["step"], row["consumed_samples"]) for row in train_rows] == [(5, 8), (6, 16)]
+
+
+def test_more_steps_go_on_in_the_same_sample_order(place: Place, data: Path) -> None:
+    short = place.train(place.recipe(tiny.recipe(data, train={"steps": 6}, optimizer={"lr_schedule": "constant"})))
+    assert short.code == 0, short.err
+    longer = place.train("--from", str(short.run.root), "train.steps=8")
+    assert longer.code == 0, longer.err
+    at_once = place.train(place.recipe(tiny.recipe(data, optimizer={"lr_schedule": "constant"})))
+    assert {**losses(short.run.root), **losses(longer.run.root)} == losses(at_once.run.root)
+
+
+# --- what goes wrong: one sentence, the right exit code, outcome.json -------------------------------------------------
+
+
+def failed(place: Place, kind: str, *words: str) -> str:
+    """A run that ends with this kind of outcome, not to be started again; its sentence."""
+    ended = place.train(*words)
+    assert ended.code == 4, ended.err
+    assert ended.outcome["kind"] == kind
+    assert ended.outcome["retry"] is False
+    assert "Traceback" not in ended.err
+    reason = str(ended.outcome["reason"])
+    assert "\n" not in reason
+    assert reason in ended.err
+    return reason
+
+
+def test_a_loss_that_is_not_finite(place: Place, data: Path) -> None:
+    reason = failed(place, "numeric_error", place.recipe(tiny.recipe(data, model={"init_method_std": 1e18})))
+    assert "step 1 is not finite" in reason
+    assert "samples 0 to 7" in reason
+    assert "rank 0" in reason
+    assert "decoder" in reason or "output_layer" in reason or "embedding" in reason
+
+
+def test_a_truncated_bin(place: Place, data: Path, tmp_path: Path) -> None:
+    tiny.write_data(tmp_path)
+    whole = (tmp_path / "b.bin").read_bytes()
+    (tmp_path / "b.bin").write_bytes(whole[: len(whole) // 2])
+    assert "b.bin has" in failed(place, "data_error", place.recipe(tiny.recipe(tmp_path)))
+
+
+def test_a_source_without_one_whole_sequence(place: Place, data: Path) -> None:
+    sizes = {"seq_length": 65536}
+    reason = failed(place, "data_error", place.recipe(tiny.recipe(data, batch=sizes)))
+    assert "fewer than one sequence of 65536 + 1" in reason
+
+
+def test_token_ids_of_another_tokenizer(place: Place, data: Path) -> None:
+    reason = failed(place, "data_error", place.recipe(tiny.recipe(data, model={"vocab_size": 128})))
+    assert "model.vocab_size is 128" in reason
+    assert "another tokenizer" in reason
+
+
+def test_a_tokenizer_larger_than_the_model(place: Place, data: Path, tmp_path: Path) -> None:
+    text = {
+        "version": "1.0",
+        "model": {"type": "WordLevel", "vocab": {"<|endoftext|>": 0, "a": 9999}, "unk_token": "a"},
+    }
+    (tmp_path / "tokenizer.json").write_text(json.dumps(text))
+    sections = {"kind": "tokenizer_json", "path": str(tmp_path / "tokenizer.json"), "eod": "<|endoftext|>"}
+    reason = failed(place, "config_error", place.recipe(tiny.recipe(data, tokenizer=sections)))
+    assert "has 10000 tokens and model.vocab_size is 512" in reason
+
+
+def test_a_checkpoint_of_another_model(place: Place, data: Path) -> None:
+    first = place.train(place.recipe(tiny.recipe(data, train={"steps": 4}, checkpoint={"every_steps": 4})))
+    assert first.code == 0, first.err
+    reason = failed(place, "config_error", "--from", str(first.run.root), "model.num_layers=4", "train.steps=8")
+    assert "num_layers 8 (the recipe says 4)" in reason
+
+
+def test_missing_inputs_are_refused_before_a_folder_is_made(place: Place, data: Path) -> None:
+    sections = {"kind": "tokenizer_json", "path": "/nowhere/tokenizer.json"}
+    place.runs.mkdir()
+    process = place.start(place.recipe(tiny.recipe(data / "nowhere", tokenizer=sections)))
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "tokenizer.path" in err
+    assert "data.blend.0.path" in err
+    assert list(place.runs.iterdir()) == []
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path):  # type: ignore[no-untyped-def]
+    """A file system of 24 MB of its own."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(folder)], capture_output=True)
+    if done.returncode:
+        pytest.skip("mounting a small file system needs root")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_disk_leaves_the_last_good_checkpoint(small_disk: Path, data: Path) -> None:
+    place = Place(small_disk)
+    recipe = tiny.recipe(data, train={"steps": 40}, checkpoint={"every_steps": 1, "keep_last": None})
+    ended = place.train(place.recipe(recipe))
+    assert ended.code == 4, ended.err
+    assert "no space is left on the disk" in ended.said
+    newest = newest_committed(ended.run.checkpoints)
+    assert newest is not None
+    read_metadata(checkpoint_folder(ended.run.checkpoints, newest))
+    # Room is made by hand, and the run goes on from there.
+    for step in saved_steps(ended.run.checkpoints):
+        if step != newest:
+            subprocess.run(["rm", "-r", str(checkpoint_folder(ended.run.checkpoints, step))], check=True)
+    subprocess.run(["mount", "-o", "remount,size=400m", str(small_disk)], check=True)
+    again = place.resume(ended.run)
+    assert again.code == 0, again.err
+    assert next(iter(latest_rows(ended.run.metrics, "load")))["step"] == newest
