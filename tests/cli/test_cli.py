@@ -113,7 +113,7 @@ def test_cluster_list(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLOSSEUM_CLUSTER", "dgx-h100")
     data = json.loads(cli("cluster", "list", "--json").out)
     assert data["default"] == "dgx-h100"
-    assert {c["file"]: c["nodes"] for c in data["clusters"]} == {"dgx-h100": 360, "local": 1}
+    assert {c["file"]: c["nodes"] for c in data["clusters"]} == {"dev-slurm": 4, "dgx-h100": 360, "local": 1}
     assert "dgx-h100" in cli("cluster", "list").out
 
 
