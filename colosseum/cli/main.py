@@ -37,11 +37,13 @@ VERBS = (
     Verb("validate", "colosseum.cli.recipes:validate", "Check a recipe; all faults come at once.", RECIPES),
     Verb("explain", "colosseum.cli.explain:explain", "Where a value comes from; its name elsewhere.", RECIPES),
     Verb("diff", "colosseum.cli.diff:diff", "Compare two recipes.", RECIPES),
+    Verb("plan", "colosseum.cli.plan:plan", "Choose a layout; predict memory, time and cost.", RECIPES),
     Verb("schema", "colosseum.cli.schema:schema", "Print the JSON Schema of recipe files, for editors.", RECIPES),
     Verb("train", "colosseum.cli.train:train_app", "Continue pretraining a model.", RUNS),
     Verb("align", "colosseum.cli.train:align_app", "Fine-tune a model: SFT, DPO.", RUNS),
     Verb("rehearse", "colosseum.cli.rehearse:rehearse", "Try a recipe small on this machine's CPU.", RUNS),
     Verb("bundle", "colosseum.cli.bundle:app", "Verify or replay a launch bundle.", RUNS),
+    Verb("jobs", "colosseum.cli.jobs:app", "Watch, stop and restart runs.", RUNS),
     Verb("cluster", "colosseum.cli.cluster:app", "List the clusters you can run on.", MACHINES),
     Verb("data", "colosseum.cli.data:app", "Prepare and check training data.", DATA),
 )

@@ -21,12 +21,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from colosseum.errors import Fault, RefusedInput
 from colosseum.planning.plan import CalibrationRef
+from colosseum.recipe.scan import read_text, scan
 
 CALIBRATION_SCHEMA = "colosseum.calibration/1"
 DEFAULT_CALIBRATION = "h100-sxm"
@@ -181,6 +183,18 @@ def calibration_from_data(data: Any, where: str = "") -> Calibration:
         source=data["source"],
         constants=Constants(**{n: float(given[n]) for n in names}),
     )
+
+
+def read_calibration(path: Path) -> Calibration:
+    """A calibration from a file of the user's.
+
+    Raises:
+        RefusedInput: it cannot be read, or as ``calibration_from_data``.
+    """
+    scanned = scan(read_text(path, str(path)), str(path))
+    if scanned.faults:
+        raise RefusedInput(scanned.faults)
+    return calibration_from_data(scanned.data, where=str(path))
 
 
 def _fault(path: str, value: Any, rule: str, where: str) -> Fault:

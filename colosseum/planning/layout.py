@@ -204,6 +204,8 @@ def _columns(recipe: Recipe, g: dict[str, Array]) -> Layouts:
     parallel = _sequence_parallel(recipe, g)
     shards = g["dp"] * g["cp"] > 1
     sharded = _given(recipe.optimizer.distributed, shards)
+    # megatron-core gathers parameters under compute only where it also reduces gradients under it.
+    grad_overlap = _given(over.grad_reduce, shards)
     full = rec.granularity == "full"
     block = rec.method == "block" and full
     number = float(rec.num_layers or 1)
@@ -230,8 +232,8 @@ def _columns(recipe: Recipe, g: dict[str, Array]) -> Layouts:
         distributed=sharded,
         tp_overlap=_given(over.tp_comm, (g["tp"] > 1) & parallel & (recipe.hardware.kind == "gpu")),
         p2p_overlap=_given(over.p2p, g["vpp"] > 1),
-        grad_overlap=_given(over.grad_reduce, shards),
-        param_overlap=_given(over.param_gather, sharded > 0),
+        grad_overlap=grad_overlap,
+        param_overlap=_given(over.param_gather, (sharded > 0) & (grad_overlap > 0)),
     )
 
 

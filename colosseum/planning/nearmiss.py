@@ -164,11 +164,21 @@ def smallest_job(recipe: Recipe, layout: Layout, calibration: Calibration, most_
     return None if not len(fits) else layouts[int(fits[0])].dp * replica
 
 
-def full_use(recipe: Recipe, nodes: int) -> tuple[int, list[int]]:
-    """Nodes that a job with this recipe's replica and batch leaves idle out of ``nodes``, and the counts it can use."""
-    par = recipe.parallelism
-    if AUTO in (par.tp, par.pp, par.cp):
-        return 0, [nodes]
-    replica, gpn = int(par.tp) * int(par.pp) * int(par.cp), recipe.resources.gpus_per_node
-    usable = [n for n in range(nodes, 0, -1) if n * gpn % replica == 0 and recipe.batch.gbs % (n * gpn // replica) == 0]
-    return (nodes - usable[0] if usable else nodes), usable[:SHOWN]
+def idle_nodes(recipe: Recipe) -> str:
+    """How many of the recipe's nodes its own layout and batch leave idle; empty where none or nothing is fixed."""
+    par, gpn = recipe.parallelism, recipe.resources.gpus_per_node
+    if AUTO in (par.tp, par.pp, par.cp) or recipe.batch.mbs == AUTO:
+        return ""
+    replica, nodes = int(par.tp) * int(par.pp) * int(par.cp), recipe.resources.gpus // gpn
+    rows = recipe.batch.gbs // int(recipe.batch.mbs)
+
+    def used(n: int) -> bool:
+        return n * gpn % replica == 0 and rows % (n * gpn // replica) == 0
+
+    counts = [n for n in range(nodes, 0, -1) if used(n)][:3]
+    if not counts or counts[0] == nodes:
+        return ""
+    named = ", ".join(f"{n:,}" for n in counts)
+    return (
+        f"With this layout and batch a job uses {named} of {nodes:,} nodes: at best {nodes - counts[0]:,} of them idle."
+    )

@@ -11,7 +11,7 @@ from colosseum.planning import cost, memory, nearmiss, scaling
 from colosseum.planning.constants import Calibration, calibration_for
 from colosseum.planning.flops import model_flops_per_token, tokens_per_step
 from colosseum.planning.hardware import usable_bytes
-from colosseum.planning.job import Job, Layouts
+from colosseum.planning.job import RECOMPUTE, Job, Layouts
 from colosseum.planning.layout import enumerate_layouts, layout_of
 from colosseum.planning.plan import Convention, Layout, Memory, Plan, Rejected
 from colosseum.planning.search import Evaluated, search
@@ -67,7 +67,8 @@ def free_layout(recipe: Recipe) -> Recipe:
         "account_for_loss_in_pipeline_split": AUTO,
         "microbatch_group_size_per_vp_stage": None,
     }
-    overlap = {"tp_comm": AUTO, "p2p": AUTO, "batch_p2p": AUTO, "defer_embedding_wgrad_compute": False}
+    tp_comm = recipe.overlap.tp_comm and AUTO  # true may be illegal elsewhere; false stays
+    overlap = {"tp_comm": tp_comm, "p2p": AUTO, "batch_p2p": AUTO, "defer_embedding_wgrad_compute": False}
     recompute = {"granularity": AUTO, "method": None, "num_layers": None}
     return recipe.model_copy(
         update={
@@ -77,6 +78,25 @@ def free_layout(recipe: Recipe) -> Recipe:
             "overlap": recipe.overlap.model_copy(update=overlap),
         }
     )
+
+
+def alternatives(recipe: Recipe, plan: Plan, calibration: Calibration, top: int) -> tuple[Rejected, ...]:
+    """The best fitting layouts of the same job that the recipe does not allow, against the one it fixes."""
+    free = free_layout(recipe)
+    if plan.step_time_s is None or top < 1 or rules.faults(free):
+        return ()
+    found = candidates(free, calibration)
+    usable, seen = usable_bytes(recipe.hardware), {_split_of(plan.layout)}
+    told: list[Rejected] = []
+    for i in found.order(usable):
+        row = int(i)
+        if found.device[row] > usable or len(told) == top:
+            break
+        if (split := _split(found.layouts, row)) not in seen:
+            seen.add(split)
+            lost = _rejected(free, found, row, plan.step_time_s, 0.0)
+            told.append(lost.model_copy(update={"reason": f"{lost.reason}, but the recipe fixes its layout"}))
+    return tuple(told)
 
 
 def no_layout(recipe: Recipe) -> Fault:
@@ -186,6 +206,10 @@ def _others(recipe: Recipe, found: Evaluated, order: Iterable[int], best: int, t
 
 def _split(lay: Layouts, row: int) -> tuple[float, ...]:
     return tuple(float(column[row]) for column in (lay.tp, lay.pp, lay.vpp, lay.cp, lay.mbs, lay.recompute))
+
+
+def _split_of(layout: Layout) -> tuple[float, ...]:
+    return (layout.tp, layout.pp, layout.vpp, layout.cp, layout.mbs, RECOMPUTE.index(layout.recompute))
 
 
 def _rejected(recipe: Recipe, found: Evaluated, row: int, fastest: float, missing: float) -> Rejected:

@@ -257,7 +257,7 @@ class Overlap(Section):
     p2p: BoolOrAuto = Field(AUTO, description="overlap pipeline sends; auto = vpp > 1")
     batch_p2p: BoolOrAuto = Field(AUTO, description="batch pipeline sends; auto = not p2p")
     grad_reduce: BoolOrAuto = Field(AUTO, description="auto = dp * cp > 1")
-    param_gather: BoolOrAuto = Field(AUTO, description="auto = with the distributed optimizer")
+    param_gather: BoolOrAuto = Field(AUTO, description="auto = with the distributed optimizer and grad_reduce")
     defer_embedding_wgrad_compute: bool = False
     wgrad_deferral_limit: Whole = Field(0, description="microbatches whose embedding wgrad is deferred; 0 = all")
 

@@ -1,0 +1,322 @@
+"""A plan as text: the few lines that every verb shows, and the whole of it that ``colosseum plan`` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from colosseum.planning.plan import Layout, Memory, Plan, Rejected, StageMemory
+from colosseum.planning.scaling import ScalePoint, total_steps
+from colosseum.recipe.schema import Recipe
+from colosseum.units import GIB, format_bytes, format_count, format_duration
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+Rows = list[tuple[str, str]]
+
+PARTS = {
+    "gemm": "matrix products",
+    "attention": "attention",
+    "memory_bound": "norms, activations, casts",
+    "recompute": "recomputation",
+    "head": "embedding, logits, loss",
+    "tp": "tensor-parallel traffic",
+    "cp": "context-parallel traffic",
+    "pp_bubble": "pipeline bubble",
+    "pp_imbalance": "waiting for the slowest stage",
+    "p2p": "pipeline sends",
+    "dp": "data-parallel traffic",
+    "optimizer": "optimizer",
+    "jitter": "jitter and site factor",
+}
+"""Names of the parts of a step; of the transfers it is what compute does not hide."""
+COMPONENTS = ("weights", "gradients", "optimizer", "activations", "logits", "workspace", "context")
+STAGES_SHOWN = 12
+BAR = 24
+
+
+def heading_rows(shown: str, recipe: Recipe, plan: Plan) -> Rows:
+    """What is planned: recipe, machines, layout, batch, length."""
+    layout, batch = plan.layout, recipe.batch
+    unit = "pairs" if recipe.task.kind == "dpo" else "sequences"
+    return [
+        ("recipe", f"{shown} ({recipe.task.kind}, engine {recipe.engine})"),
+        ("machines", machines(recipe)),
+        ("layout", f"{short_layout(layout)}, recompute {_recompute(layout)}"),
+        (
+            "batch",
+            f"{batch.gbs:,} {unit} of {batch.seq_length:,} tokens a step: "
+            f"{layout.microbatches} microbatch{'es' * (layout.microbatches > 1)} of {layout.mbs}",
+        ),
+        ("length", length(recipe)),
+    ]
+
+
+def short_layout(layout: Layout) -> str:
+    """``TP8 PP10 VPP10 CP4 DP9``; sizes of 1 are left out but for TP, PP and DP."""
+    parts = [f"TP{layout.tp}", f"PP{layout.pp}", *([f"VPP{layout.vpp}"] if layout.vpp > 1 else [])]
+    return " ".join([*parts, *([f"CP{layout.cp}"] if layout.cp > 1 else []), f"DP{layout.dp}"])
+
+
+def _recompute(layout: Layout) -> str:
+    if layout.recompute_num_layers is None:
+        return layout.recompute
+    return f"{layout.recompute} ({layout.recompute_method}, {layout.recompute_num_layers} layers)"
+
+
+def machines(recipe: Recipe) -> str:
+    """``2,880 x h100-sxm (360 nodes), cluster dgx-h100``."""
+    count, per_node = recipe.resources.gpus, recipe.resources.gpus_per_node
+    nodes = -(-count // per_node)
+    what = f"rank{'s' * (count > 1)} on CPU" if recipe.hardware.kind == "cpu" else f"x {recipe.hardware.name}"
+    return f"{count:,} {what} ({nodes:,} node{'s' * (nodes > 1)}), cluster {recipe.cluster.name}"
+
+
+def length(recipe: Recipe) -> str:
+    """Steps and tokens of the recipe's budget."""
+    train = recipe.train
+    step_tokens = recipe.batch.gbs * recipe.batch.seq_length
+    if train.steps is not None:
+        if recipe.task.kind != "cpt":
+            return f"{train.steps:,} steps"
+        return f"{train.steps:,} steps, {format_count(train.steps * step_tokens)} tokens"
+    if train.tokens is not None:
+        return f"{format_count(train.tokens)} tokens, {-(-train.tokens // step_tokens):,} steps"
+    steps = total_steps(recipe)
+    return f"{train.epochs} epoch{'s' * ((train.epochs or 0) > 1)}" + ("" if steps is None else f", {steps:,} steps")
+
+
+def prediction_rows(plan: Plan) -> Rows:
+    """Step time, speed, memory, time."""
+    rows: Rows = []
+    if plan.step_time_s is not None:
+        low_high = plan.step_time_range_s
+        spread = "" if low_high is None else f" ({format_duration(low_high[0])} to {format_duration(low_high[1])})"
+        rows.append(("step time", format_duration(plan.step_time_s) + spread))
+    if plan.model_tflops_per_gpu is not None:
+        mfu = "" if plan.mfu is None else f", {plan.mfu.causal:.1%} MFU"
+        rows.append(("speed", f"{plan.model_tflops_per_gpu.causal:.0f} TFLOP/s a GPU{mfu}"))
+    if plan.memory is not None:
+        filled = plan.memory.device_bytes or plan.memory.peak_bytes
+        rows.append(("memory", f"{format_bytes(filled)} of {format_bytes(plan.memory.usable_bytes)} a rank"))
+    if plan.days is not None:
+        rows.append(
+            ("time", f"{plan.days:.1f} days" + ("" if plan.gpu_hours is None else f", {plan.gpu_hours:,.0f} GPU hours"))
+        )
+    return rows
+
+
+def key_values(rows: Rows) -> Table:
+    """Names and texts in two columns."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, text in rows:
+        table.add_row(name, Text(text))
+    return table
+
+
+def show(console: Console, shown: str, recipe: Recipe, plan: Plan) -> None:
+    """The whole plan."""
+    verdict = "fits" if plan.fits else "does NOT fit"
+    console.print(key_values([*heading_rows(shown, recipe, plan), ("verdict", verdict)]))
+    if plan.memory is not None:
+        _memory(console, plan.memory)
+    _time(console, recipe, plan)
+    _disk(console, recipe, plan)
+    _candidates(console, plan.rejected)
+    _notes(console, "Advice", plan.advice)
+    made = [] if plan.calibration is None else [f"calibration {plan.calibration.name} ({plan.calibration.hash[:12]})"]
+    _notes(console, "Assumed", [*made, *plan.assumptions])
+
+
+def _title(console: Console, text: str) -> None:
+    from rich.text import Text
+
+    console.print()
+    console.print(Text(text, style="bold underline"))
+
+
+def _notes(console: Console, title: str, lines: Sequence[str]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    if not lines:
+        return
+    _title(console, title)
+    table = Table(box=None, show_header=False, padding=(0, 1, 0, 0))
+    for line in lines:
+        table.add_row("-", Text(line))
+    console.print(table)
+
+
+def _columns(*names: str) -> Table:
+    """A table whose columns after the first hold numbers."""
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for i, name in enumerate(names):
+        table.add_column(name, justify="left" if i == 0 else "right", no_wrap=i > 0)
+    return table
+
+
+def _bar(start: float, end: float, whole: float, width: int = BAR) -> str:
+    """A stretch of a line from 0 to ``whole``."""
+    left = round(width * start / whole)
+    return " " * left + "█" * max(round(width * end / whole) - left, 0)
+
+
+def _memory(console: Console, memory: Memory) -> None:
+    """The fullest stage as a waterfall, then every stage in a line."""
+    stages = memory.stages
+    fullest = max(range(len(stages)), key=lambda i: stages[i].total_bytes)
+    usable = memory.usable_bytes
+    _title(console, f"Memory of the fullest rank (pipeline stage {fullest + 1} of {len(stages)})")
+    table = _columns("", "GiB", "share")
+    table.add_column("")
+    at, whole = 0.0, max(usable, stages[fullest].total_bytes)
+    for name in COMPONENTS:
+        size = _part(stages[fullest], name)
+        table.add_row(name, _gib(size), f"{size / usable:.1%}", _bar(at, at + size, whole))
+        at += size
+    left = usable - at
+    table.add_row("head-room" if left >= 0 else "missing", _gib(abs(left)), f"{abs(left) / usable:.1%}", "")
+    table.add_row("usable", _gib(usable), "100.0%", _bar(0, usable, whole))
+    console.print(table)
+    if memory.host_bytes_per_node:
+        console.print(f"Host memory a node for the reference policy: {format_bytes(memory.host_bytes_per_node)}.")
+    if len(stages) == 1:
+        return
+    _title(console, "Memory by pipeline stage, GiB a rank")
+    table = _columns("stage", "weights", "grads", "optim", "activ", "logits", "work", "context", "total", "left")
+    for i in _told(len(stages), fullest):
+        parts = [_gib(_part(stages[i], name)) for name in COMPONENTS]
+        total = stages[i].total_bytes
+        table.add_row(str(i + 1), *parts, _gib(total), _gib(usable - total), style="bold" if i == fullest else "")
+    table.padding = (0, 1, 0, 0)
+    console.print(table)
+
+
+def _told(count: int, fullest: int) -> list[int]:
+    """Stages that are listed: all, or of many the first, the fullest and the last ones."""
+    if count <= STAGES_SHOWN:
+        return list(range(count))
+    return sorted({*range(STAGES_SHOWN - 4), fullest, count - 2, count - 1})
+
+
+def _part(stage: StageMemory, name: str) -> float:
+    return float(getattr(stage, f"{name}_bytes"))
+
+
+def _gib(size: float) -> str:
+    return f"{size / GIB:.2f}" if abs(size) < 100 * GIB else f"{size / GIB:.0f}"
+
+
+def _time(console: Console, recipe: Recipe, plan: Plan) -> None:
+    step = plan.step_time_s
+    if step is None or plan.mfu is None or plan.model_tflops_per_gpu is None or plan.tokens_per_s_per_gpu is None:
+        return
+    _title(console, "Time of a step")
+    table = _columns("", "s", "share")
+    table.add_column("")
+    at = 0.0
+    for name, seconds in plan.step_time_parts_s.items():
+        if seconds / step >= 5e-5:
+            bar = _bar(at, at + seconds, step)
+            table.add_row(PARTS.get(name, name), f"{seconds:.4g}", f"{seconds / step:.1%}", bar)
+        at += seconds
+    low, high = plan.step_time_range_s or (step, step)
+    table.add_row("step", f"{step:.4g}", "100.0%", f"{low:.4g} to {high:.4g} s")
+    console.print(table)
+    tflops, mfu, rate = plan.model_tflops_per_gpu, plan.mfu, plan.tokens_per_s_per_gpu
+    every = rate * recipe.resources.gpus
+    peak = plan.mfu_peak_tflops
+    rows = [
+        ("MFU", f"{mfu.causal:.1%} causal attention, {mfu.full:.1%} full attention"),
+        (
+            "",
+            f"{tflops.causal:.0f} and {tflops.full:.0f} model TFLOP/s a GPU, of {peak:.0f} dense BF16",
+        ),
+        ("tokens", f"{rate:,.0f} /s a GPU, {format_count(every)} /s in all, {format_count(every * 86400)} a day"),
+    ]
+    if plan.days is not None and plan.gpu_hours is not None:
+        short, long = plan.days * low / step, plan.days * high / step
+        rows.append(("run", f"{plan.days:.1f} days ({short:.1f} to {long:.1f}), {plan.gpu_hours:,.0f} GPU hours"))
+    if plan.cost is not None:
+        rows.append(("cost", f"{plan.cost:,.0f} {plan.currency}"))
+    console.print(key_values(rows))
+
+
+def _disk(console: Console, recipe: Recipe, plan: Plan) -> None:
+    disk = plan.storage
+    if disk is None:
+        return
+    _title(console, "Checkpoints")
+    kept = "all are kept" if recipe.checkpoint.keep_last is None else f"at most {disk.kept or 1} on disk"
+    free = "" if disk.free_bytes is None else f" of {format_bytes(disk.free_bytes)}"
+    rows = [("size", f"{format_bytes(disk.checkpoint_bytes)}; {kept}: {format_bytes(disk.disk_bytes)}{free}")]
+    if disk.free_bytes is not None and disk.disk_bytes > disk.free_bytes:
+        rows.append(("", f"does NOT fit by {format_bytes(disk.disk_bytes - disk.free_bytes)}"))
+    if disk.save_time_s is not None:
+        load = "" if disk.load_time_s is None else f", load {format_duration(disk.load_time_s)}"
+        how = " (in the background)" if recipe.checkpoint.async_save else ""
+        rows.append(("save", f"{format_duration(disk.save_time_s)}{how}{load}"))
+    every = f"every {recipe.checkpoint.every_steps:,} steps"
+    if plan.step_time_s is not None:
+        every += f" = {format_duration(recipe.checkpoint.every_steps * plan.step_time_s)}"
+    rows.append(("cadence", every))
+    if disk.advised_every_steps is not None and plan.step_time_s is not None:
+        between = format_duration(disk.advised_every_steps * plan.step_time_s)
+        rows.append(("", f"best for this cluster's failures: every {disk.advised_every_steps:,} steps = {between}"))
+    if disk.goodput is not None:
+        rows.append(("goodput", f"{disk.goodput:.1%} of the time goes into steps that count"))
+    elif plan.step_time_s is not None:
+        rows.append(("goodput", "unknown: set cluster.node_mtbf_hours (and cluster.storage.write_bytes_per_s)"))
+    console.print(key_values(rows))
+
+
+def _candidates(console: Console, rejected: Sequence[Rejected]) -> None:
+    if not rejected:
+        return
+    _title(console, "Other layouts")
+    table = _columns("layout", "mbs", "recompute")
+    table.add_column("why not", overflow="fold")
+    for other in rejected:
+        data = other.layout
+        names = ("tp", "pp", "vpp", "cp", "dp")
+        text = " ".join(f"{n.upper()}{data[n]}" for n in names if data[n] > 1 or n in ("tp", "pp", "dp"))
+        ends = [n.split("_")[2] for n in data if n.startswith("account_for_")]
+        again = str(data["recompute"]) + (
+            f" {data['recompute_num_layers']}" if data.get("recompute_num_layers") else ""
+        )
+        table.add_row(text + (f" +{'+'.join(ends)}" if ends else ""), str(data["mbs"]), again, other.reason)
+    console.print(table)
+
+
+def show_scaling(console: Console, points: Sequence[ScalePoint]) -> None:
+    """Strong and weak scaling, a line each."""
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
+    for name in ("GPUs", "batch", "", "layout", "s/step", "MFU", "tokens/day", "days"):
+        text = name in ("", "layout")
+        table.add_column(name, justify="left" if text else "right", no_wrap=name != "layout")
+    refused = []
+    for point in points:
+        plan = point.plan
+        head = (f"{point.gpus:,}", f"{point.gbs:,}", point.kind)
+        if plan is None or plan.step_time_s is None or plan.mfu is None or plan.tokens_per_s_per_gpu is None:
+            table.add_row(*head, "illegal" if plan is None else short_layout(plan.layout), "", "", "", "")
+            refused += [f"{point.gpus:,} GPUs, batch {point.gbs:,}: {point.reason}"] if point.reason else []
+            continue
+        layout = short_layout(plan.layout) + ("" if plan.fits else ": does not fit")
+        day = format_count(plan.tokens_per_s_per_gpu * point.gpus * 86400)
+        days = "" if plan.days is None else f"{plan.days:,.1f}"
+        table.add_row(*head, layout, f"{plan.step_time_s:.4g}", f"{plan.mfu.causal:.1%}", day, days)
+    console.print(table)
+    _notes(console, "Illegal", refused)
