@@ -12,7 +12,11 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from colosseum.bundle import to_yaml
+from colosseum.bundle import PLAN, RECIPE, to_yaml
+from colosseum.errors import RefusedInput
+from colosseum.launch.compile import compile_bundle
+from colosseum.launch.inputs import anchored
+from colosseum.planning.resolve import apply_layout, resolve
 from colosseum.recipe.load import load, shipped_recipes
 from colosseum.recipe.schema import Recipe
 
@@ -24,7 +28,18 @@ def resolved_recipe(recipe: Recipe) -> Mapping[str, bytes]:
     return {"recipe.yaml": to_yaml(recipe.as_data())}
 
 
-RENDERERS: tuple[Callable[[Recipe], Mapping[str, bytes]], ...] = (resolved_recipe,)
+def bundle_files(recipe: Recipe) -> Mapping[str, bytes]:
+    """Job or launch script, environment and engine files of the recipe's bundle; what any machine writes alike."""
+    recipe = anchored(recipe, Path("/site"))
+    try:
+        compiled = compile_bundle(apply_layout(recipe, resolve(recipe).layout), resolve(recipe))
+    except RefusedInput as refused:  # an engine that does not render yet, or cannot run this recipe
+        return {"refusal.txt": f"{refused}\n".encode()}
+    names = [name for name in compiled.files if name not in (RECIPE, PLAN)]
+    return {f"bundle/{name}": compiled.files[name] for name in names}
+
+
+RENDERERS: tuple[Callable[[Recipe], Mapping[str, bytes]], ...] = (resolved_recipe, bundle_files)
 
 
 def render(name: str) -> dict[str, bytes]:

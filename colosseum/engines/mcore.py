@@ -8,14 +8,25 @@ from colosseum.planning.plan import Plan
 from colosseum.recipe.schema import Recipe
 
 
+def not_yet(recipe: Recipe) -> str | None:
+    """Why the runtime cannot train a recipe that can be planned and written as a bundle; None = it can."""
+    if recipe.engine == "mcore" and recipe.task.kind != "cpt":
+        return f"engine mcore trains cpt so far, and {recipe.name} is {recipe.task.kind}"
+    return None
+
+
 class McoreEngine:
     """See ``engines.base.Engine``."""
 
     name = "mcore"
 
     def faults(self, recipe: Recipe) -> list[Fault]:
-        """Nothing beyond the rules between fields (``recipe/rules.py``), which are megatron-core's."""
-        return []
+        """What this runtime cannot do yet; the rules between fields (``recipe/rules.py``) are megatron-core's."""
+        faults = []
+        if recipe.data.reset_attention_mask:
+            rule = "engine mcore attends across documents; reset_position_ids and eod_mask_loss work"
+            faults.append(Fault(path="data.reset_attention_mask", value=True, rule=rule, nearest=(False,)))
+        return faults
 
     def render(self, recipe: Recipe, plan: Plan) -> EngineLaunch:
         return EngineLaunch(files={}, argv=("python", "-m", "colosseum.runtime", "bundle"))

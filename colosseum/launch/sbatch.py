@@ -165,11 +165,17 @@ def _values(recipe: Recipe, argv: Sequence[str], stop_after_step: int) -> list[s
     ]
 
 
+def _element(text: str) -> str:
+    """A quoted element of a bash array; a bare comma would look like a slip to a reader."""
+    quoted = shlex.quote(text)
+    return f"'{text}'" if quoted == text and "," in text else quoted
+
+
 def _settings(recipe: Recipe, plan: Plan) -> list[str]:
     """The environment of every rank, each with its reason; the site's own come last and win."""
     ours = environment.engine_settings(recipe, plan)
-    lines = [f"  {shlex.quote(f'{s.name}={s.value}')}  # {s.reason}" for s in ours if s.name not in recipe.cluster.env]
-    site = [f"  {shlex.quote(f'{name}={value}')}" for name, value in recipe.cluster.env.items()]
+    lines = [f"  {_element(f'{s.name}={s.value}')}  # {s.reason}" for s in ours if s.name not in recipe.cluster.env]
+    site = [f"  {_element(f'{name}={value}')}" for name, value in recipe.cluster.env.items()]
     if site:
         site.insert(0, f"  # of cluster {recipe.cluster.name}")
     return ["settings=(", *lines, *site, ")"]

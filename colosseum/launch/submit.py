@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from colosseum.bundle import LaunchBundle, write_bundle
+from colosseum.engines.mcore import not_yet
 from colosseum.engines.registry import engine_of
 from colosseum.errors import EnvironmentFault, Fault, RefusedInput
 from colosseum.launch import inputs, local, local_script
@@ -50,6 +51,8 @@ def find_run(name: str, runs: Path) -> RunDir:
 def warnings(compiled: Compiled) -> list[str]:
     """What a submission here would refuse and a dry run does not."""
     found = []
+    if sentence := not_yet(compiled.recipe):
+        found.append(sentence)
     if compiled.recipe.cluster.scheduler == "local" and (sentence := local.cannot_run(compiled.recipe)):
         found.append(sentence)
     if not compiled.plan.fits:
@@ -68,6 +71,8 @@ def launch(compiled: Compiled, scheduler: Scheduler, runs: Path, *, shown: str) 
         EnvironmentFault: a folder cannot be written, a package or the scheduler is missing.
     """
     recipe = compiled.recipe
+    if sentence := not_yet(recipe):
+        raise RefusedInput(sentence)
     if recipe.cluster.scheduler == "local" and (sentence := local.cannot_run(recipe)):
         raise RefusedInput(f"{sentence}; try it small: colosseum rehearse {shown}")
     if not compiled.plan.fits:
@@ -90,7 +95,7 @@ def replay(bundle: LaunchBundle, scheduler: local.LocalScheduler, runs: Path) ->
         RefusedInput, EnvironmentFault: as ``launch``.
     """
     recipe = bundle.recipe
-    if sentence := local.cannot_run(recipe):
+    if sentence := not_yet(recipe) or local.cannot_run(recipe):
         raise RefusedInput(sentence)
     if faults := inputs.missing(recipe, runs):
         raise RefusedInput(faults)

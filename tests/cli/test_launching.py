@@ -222,3 +222,14 @@ def test_two_launches_side_by_side(inputs: Path) -> None:
     assert [p.communicate(timeout=30)[0].splitlines()[-1][:8] for p in both] == ["complete"] * 2
     assert len(list((inputs / "here").iterdir())) == 2
     assert os.path.isdir(inputs / "here")  # noqa: PTH112
+
+
+def test_a_task_that_the_runtime_cannot_train_is_refused_before_anything_is_made(cli: Cli, inputs: Path) -> None:
+    words = ("align", "sft", "--stage", "debug", "checkpoint.from=none", "--runs", "here")
+    done = cli(*words)
+    assert done.code == 2
+    assert "engine mcore trains cpt so far" in done.said
+    assert not (inputs / "here").exists()
+    dry = cli(*words, "--dry-run")
+    assert dry.code == 0
+    assert "warning: engine mcore trains cpt so far" in dry.said
