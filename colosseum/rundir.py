@@ -87,6 +87,11 @@ class RunDir:
             return []
         return sorted(int(p.name) for p in self.attempts.iterdir() if p.name.isdigit())
 
+    def forgive_attempts(self) -> None:
+        """Attempts so far no longer count towards a crash loop: somebody wants one more."""
+        self.attempts.mkdir(exist_ok=True)
+        (self.attempts / "count-from").write_text(f"{(self.attempt_numbers() or [-1])[-1] + 1}\n")
+
     def begin_attempt(self) -> tuple[int, AttemptDir]:
         """Creates the next attempt's folder; two starters never share one."""
         n = (self.attempt_numbers() or [-1])[-1] + 1

@@ -11,15 +11,18 @@ from typing import Any, TextIO
 
 import typer
 
+from colosseum.bundle import read_bundle
 from colosseum.cli.output import document, warn
 from colosseum.errors import RunFailed
 from colosseum.launch.local import LocalScheduler, attempt_of
 from colosseum.launch.request import Continued, NewRun, placing
+from colosseum.launch.sbatch import nodes_and_tasks
 from colosseum.launch.scheduler import Scheduler, Submission, scheduler_of
 from colosseum.launch.submit import launch, start
 from colosseum.monitor.progress import progress_line
 from colosseum.recipe.schema import Recipe
 from colosseum.rundir import RunDir
+from colosseum.units import format_duration
 
 RUN_SCHEMA = "colosseum.run/1"
 EXIT_INTERRUPTED = 130
@@ -70,7 +73,9 @@ def report(
         if as_json:
             document({**result, "outcome": None})
         else:
-            sys.stdout.write(f"submitted as job {submission.job_id}\nrun {run.root}\n")
+            name = run.root.name
+            sys.stdout.write(f"submitted as job {submission.job_id}: {_size(run, recipe)}\nrun {run.root}\n")
+            sys.stdout.write(f"next: colosseum jobs status {name}, jobs logs -f {name}, jobs cancel {name}\n")
         return
     progress = Progress(sys.stderr if as_json else sys.stdout)
     progress.say(f"run {run.root}")
@@ -90,6 +95,18 @@ def report(
         progress.say(f"to continue: {again}")
         raise typer.Exit(EXIT_INTERRUPTED)
     progress.say(f"complete at step {outcome['step'] if outcome else '?'}: {run.root}")
+
+
+def _size(run: RunDir, recipe: Recipe) -> str:
+    """What a job takes and what is expected of it, in one line."""
+    plan = read_bundle(run.bundle).plan
+    nodes, ranks = nodes_and_tasks(recipe)
+    at = plan.layout
+    text = f"{nodes:,} node{'s' * (nodes > 1)} x {ranks} rank{'s' * (ranks > 1)}"
+    text += f", TP{at.tp} PP{at.pp} CP{at.cp} DP{at.dp}"
+    if plan.step_time_s is not None:
+        text += f", {format_duration(plan.step_time_s)} a step"
+    return text if plan.days is None else f"{text}, {format_duration(plan.days * 86400)} in all"
 
 
 class Progress:

@@ -68,7 +68,7 @@ class SlurmScheduler:
 
     def check(self, run: RunDir, recipe: Recipe) -> str:
         """``sbatch --test-only``: Slurm's own word on partition, limits and size; it never looks inside the script."""
-        done = call(*_sbatch(run, "--test-only"), env=_job_environment(recipe))
+        done = call(*_sbatch(run, "--test-only"), env=_job_environment())
         if done.returncode:
             raise RefusedInput(f"Slurm refuses this job: {_last_line(done.stderr)}{_hint(done.stderr)}")
         return _last_line(done.stderr)
@@ -79,7 +79,7 @@ class SlurmScheduler:
         run.logs.mkdir(parents=True, exist_ok=True)
         more = [f"--dependency=afterok:{':'.join(after)}", "--kill-on-invalid-dep=yes"] if after else []
         argv = _sbatch(run, "--parsable", *more, *options)
-        done = call(*argv, env=_job_environment(None))
+        done = call(*argv, env=_job_environment())
         if done.returncode:
             raise RefusedInput(f"Slurm refuses this job: {_last_line(done.stderr)}{_hint(done.stderr)}")
         job_id = done.stdout.strip().split(";")[0]
@@ -132,7 +132,7 @@ def _sbatch(run: RunDir, *options: str) -> list[str]:
     return ["sbatch", f"--chdir={root}", *options, str(root / "bundle" / "job.sbatch")]
 
 
-def _job_environment(recipe: Recipe | None) -> dict[str, str]:
+def _job_environment() -> dict[str, str]:
     """The environment a job inherits: `python` is the one that runs us, unless the cluster file names another."""
     env = command_environment()
     env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env.get('PATH', os.defpath)}"

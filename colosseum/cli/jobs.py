@@ -1,0 +1,281 @@
+"""``colosseum jobs list|status|logs|cancel|requeue|history``: runs that were started, here or on Slurm."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from colosseum.cli.output import Cluster, Json, Runs, document, stdout, warn
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from colosseum.launch.jobs import Job
+    from colosseum.rundir import RunDir
+
+app = typer.Typer(no_args_is_help=True)
+Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, its name, or a part that only one name has.")]
+POLL_S = 1.0
+ASK_EVERY_S = 10.0
+STYLES = {
+    "running": "green",
+    "complete": "bold green",
+    "failed": "bold red",
+    "cancelled": "yellow",
+    "stopped": "yellow",
+}
+
+
+@app.callback()
+def _group() -> None:
+    """Watch and steer runs that were started."""
+
+
+@app.command("list")
+def list_jobs(
+    everything: Annotated[bool, typer.Option("--all", help="Also all that ended, not only the newest.")] = False,
+    cluster: Cluster = None,
+    runs: Runs = None,
+    as_json: Json = False,
+) -> None:
+    """List runs, newest last: state, step, loss, MFU, time left, age of the newest checkpoint."""
+    from colosseum.launch.jobs import LIVE, jobs_of, runs_under
+
+    root = _root(runs, cluster)
+    jobs, warnings = jobs_of(runs_under(root))
+    warn(warnings)
+    if as_json:
+        document({"schema": "colosseum.jobs/1", "runs": str(root), "jobs": [_as_json(job) for job in jobs]})
+        return
+    if not jobs:
+        stdout().print(f"no runs under {root}", markup=False)
+        return
+    ended = [job for job in jobs if job.word not in LIVE]
+    hidden = 0 if everything else max(0, len(ended) - 20)
+    shown = [job for job in jobs if job not in ended[:hidden]]
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in ("run", "job", "state", "step", "loss", "MFU", "left", "saved"):
+        table.add_column(heading, no_wrap=heading != "run", overflow="fold")
+    table.add_column("")
+    for job in shown:
+        cells = _cells(job)
+        table.add_row(
+            Text(cells[0]), Text(cells[1]), Text(job.word, style=STYLES.get(job.word, "")), *map(Text, cells[2:])
+        )
+    _print(table)
+    if hidden:
+        stdout().print(f"{hidden} older ones have ended: --all shows them")
+
+
+@app.command()
+def status(run: Run, cluster: Cluster = None, runs: Runs = None, as_json: Json = False) -> None:
+    """Where one run stands, predicted against measured."""
+    from colosseum.launch.jobs import job_of
+
+    job = job_of(_pick(run, runs, cluster))
+    if as_json:
+        document({"schema": "colosseum.job/1", **_as_json(job)})
+        return
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for name, value in _facts(job):
+        table.add_row(name, Text(value, style=STYLES.get(job.word, "") if name == "state" else ""))
+    _print(table)
+
+
+@app.command()
+def logs(
+    run: Run,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run has ended.")] = False,
+    rank: Annotated[int, typer.Option("--rank", min=0, help="Whose log, besides the job's.")] = 0,
+    attempt: Annotated[int | None, typer.Option("--attempt", min=0, help="Default: the newest.")] = None,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Last lines of each file.")] = 50,
+    cluster: Cluster = None,
+    runs: Runs = None,
+) -> None:
+    """Print what the job script and one rank say."""
+    from colosseum.launch.jobs import LIVE, job_of
+    from colosseum.monitor.logs import Reader, log_files
+
+    place = _pick(run, runs, cluster)
+    reader, shown, asked = Reader(lines), None, time.monotonic()
+    last_look = not follow
+    while True:
+        for path, text in reader.new(log_files(place, rank, attempt)):
+            if path != shown:
+                sys.stdout.write(f"==> {path.relative_to(place.root)}\n")
+                shown = path
+            sys.stdout.write(text)
+        sys.stdout.flush()
+        if last_look:
+            return
+        if time.monotonic() - asked >= ASK_EVERY_S:
+            last_look, asked = job_of(place).word not in LIVE, time.monotonic()
+        else:
+            time.sleep(POLL_S)
+
+
+@app.command()
+def cancel(run: Run, cluster: Cluster = None, runs: Runs = None) -> None:
+    """End a run's job. Its ranks are told to save; what they do not save in the scheduler's grace is lost."""
+    from colosseum.launch import jobs
+
+    job = jobs.cancel(_pick(run, runs, cluster))
+    _say(f"cancelled job {job.submission.job_id} of {job.run.root.name}, saved at step {job.standing.saved_step}")
+    _say(f"to go on: colosseum jobs requeue {job.run.root.name}")
+
+
+@app.command()
+def requeue(run: Run, cluster: Cluster = None, runs: Runs = None) -> None:
+    """Start a run again from its newest checkpoint; one that runs saves first."""
+    from colosseum.launch import jobs
+
+    place = _pick(run, runs, cluster)
+    submission = jobs.requeue(place)
+    if submission is None:
+        _say(f"{place.root.name} saves, ends and starts again")
+    else:
+        _say(f"submitted as job {submission.job_id}")
+
+
+@app.command()
+def history(run: Run, cluster: Cluster = None, runs: Runs = None, as_json: Json = False) -> None:
+    """List a run's attempts: from which step, how far, how each ended and the steps it lost."""
+    from colosseum.monitor import watch
+
+    place = _pick(run, runs, cluster)
+    attempts = watch.history(place)
+    if as_json:
+        document({"schema": "colosseum.history/1", "run": str(place.root), "attempts": [asdict(a) for a in attempts]})
+        return
+    if not attempts:
+        _say(f"{place.root.name} has not been started yet")
+        return
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("", "job", "nodes", "began (UTC)", "from", "to", "lost", "ended", "", box=None, padding=(0, 2, 0, 0))
+    for a in attempts:
+        began = "" if a.began_unix_s is None else time.strftime("%m-%d %H:%M:%S", time.gmtime(a.began_unix_s))
+        figures = [f"{a.from_step:,}", *("" if n is None else f"{n:,}" for n in (a.last_step, a.lost_steps))]
+        ended = (a.kind or "left no word").replace("_", " ")
+        table.add_row(str(a.number), a.job_id, Text(a.nodes), began, *figures, ended, Text(a.reason))
+    _print(table)
+
+
+def _root(runs: Path | None, cluster: str | None) -> Path:
+    import os
+
+    from colosseum.launch.submit import runs_root
+    from colosseum.recipe.load import load
+
+    if runs is None and (given := os.environ.get("COLOSSEUM_RUNS")):
+        return Path(given)
+    return runs if runs is not None else runs_root(None, load("generic", cluster=cluster).recipe)
+
+
+def _pick(name: str, runs: Path | None, cluster: str | None) -> RunDir:
+    from colosseum.launch.jobs import pick_run
+    from colosseum.rundir import RunDir
+
+    if "/" in name and (Path(name) / "bundle").is_dir():
+        return RunDir(Path(name))
+    return pick_run(name, _root(runs, cluster))
+
+
+def _cells(job: Job) -> Sequence[str]:
+    from colosseum.launch.jobs import LIVE
+    from colosseum.units import format_duration
+
+    at = job.standing
+    step = f"{at.step:,}" + (f"/{at.total_steps:,}" if at.total_steps else "") if at.step else ""
+    left = format_duration(at.left_s) if at.left_s is not None and job.word == "running" else ""
+    return (
+        job.run.root.name,
+        job.submission.job_id,
+        step,
+        "" if at.loss is None else f"{at.loss:.4f}",
+        "" if at.mfu is None else f"{at.mfu:.1%}",
+        left,
+        _saved(job) if job.word in LIVE else (f"{at.saved_step:,}" if at.saved_step else ""),
+        job.why,
+    )
+
+
+def _saved(job: Job) -> str:
+    from colosseum.monitor.watch import age_s
+    from colosseum.units import format_duration
+
+    age = age_s(job.standing.saved_unix_s)
+    return "" if age is None else f"{job.standing.saved_step:,}, {format_duration(age)} ago"
+
+
+def _facts(job: Job) -> list[tuple[str, str]]:
+    """Rows of ``jobs status``."""
+    from colosseum.monitor.watch import age_s
+    from colosseum.units import format_duration
+
+    at = job.standing
+    rows = [("run", str(job.run.root)), ("job", f"{job.submission.job_id} ({job.submission.scheduler})")]
+    rows.append(("state", job.word + (f": {job.why}" if job.why else "")))
+    if job.state.nodes:
+        rows.append(("nodes", job.state.nodes))
+    if at.step:
+        heard = age_s(at.heard_unix_s)
+        of = f" of {at.total_steps:,}" if at.total_steps else ""
+        rows.append(("step", f"{at.step:,}{of}" + (f", {format_duration(heard)} ago" if heard is not None else "")))
+    rows += [("loss", f"{at.loss:.4f}")] if at.loss is not None else []
+    if at.step_time_s is not None:
+        predicted = at.predicted_step_time_s
+        beside = (
+            ""
+            if predicted is None
+            else f" (predicted {predicted:.3g} s, measured/predicted {at.step_time_s / predicted:.2f})"
+        )
+        rows.append(("step time", f"{at.step_time_s:.3g} s{beside}"))
+    rows += [("tokens/s", f"{at.tokens_per_s:,.0f}")] if at.tokens_per_s is not None else []
+    rows += [("MFU", f"{at.mfu:.1%}")] if at.mfu is not None else []
+    if at.left_s is not None and job.word == "running":
+        rows.append(("left", format_duration(at.left_s)))
+    rows.append(("saved", _saved(job) or "no checkpoint yet"))
+    if job.state.end_unix_s is not None and job.word in ("running", "starting"):
+        rows.append(("time limit", f"in {format_duration(max(0.0, job.state.end_unix_s - time.time()))}"))
+    if job.attempt is not None and job.attempt.number:
+        rows.append(("attempts", f"{job.attempt.number + 1}: colosseum jobs history {job.run.root.name}"))
+    return rows
+
+
+def _as_json(job: Job) -> dict[str, Any]:
+    return {
+        "run": str(job.run.root),
+        "job_id": job.submission.job_id,
+        "scheduler": job.submission.scheduler,
+        "state": job.word,
+        "reason": job.why,
+        "nodes": job.state.nodes,
+        "restarts": job.state.restarts,
+        "attempt": None if job.attempt is None else job.attempt.number,
+        **asdict(job.standing),
+    }
+
+
+def _print(table: Table) -> None:
+    """A reader that is no terminal has no width: names stay whole."""
+    from rich.console import Console
+
+    Console(highlight=False, width=None if sys.stdout.isatty() else 200).print(table)
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")

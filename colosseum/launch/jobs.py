@@ -1,0 +1,176 @@
+"""Jobs of run folders: what their schedulers say joined with what the folders say, and what can be done to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from colosseum.bundle import read_bundle
+from colosseum.errors import EnvironmentFault, Fault, RefusedInput
+from colosseum.launch.ranks import is_complete, run_lock
+from colosseum.launch.scheduler import JobState, Submission, scheduler_of
+from colosseum.launch.submit import start
+from colosseum.monitor.watch import Attempt, Standing, last_attempt, standing
+from colosseum.rundir import RunDir, read_lines
+
+LIVE = ("waiting", "starting", "running")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """The newest job of a run."""
+
+    run: RunDir
+    submission: Submission
+    state: JobState
+    attempt: Attempt | None
+    standing: Standing
+
+    @property
+    def word(self) -> str:
+        """One of LIVE, complete, stopped, failed, cancelled, ended (nobody knows how)."""
+        phase, kind = self.state.phase, self._last.kind if self._last else None
+        if phase == "waiting":
+            return "waiting"
+        if phase == "running":
+            return "running" if self._last and self._heard_of_it else "starting"
+        if kind == "completed":
+            return "complete"
+        if phase == "cancelled":
+            return "cancelled"
+        if kind == "saved":
+            return "stopped"
+        return "failed" if kind or phase == "failed" else "ended"
+
+    @property
+    def why(self) -> str:
+        """Why it is so: the last attempt's own reason, else the scheduler's."""
+        if self.word in ("complete", "running"):
+            return ""
+        if self.word == "failed" and self._last and self._last.reason:
+            return self._last.reason
+        return self.state.detail
+
+    @property
+    def _last(self) -> Attempt | None:
+        """The last attempt, if this job made it: one that was cancelled while it waited made none."""
+        if self.attempt is None or self.attempt.job_id.split("_")[0] != self.submission.job_id:
+            return None
+        return self.attempt
+
+    @property
+    def _heard_of_it(self) -> bool:
+        heard, began = self.standing.heard_unix_s, self.attempt.began_unix_s if self.attempt else None
+        return heard is not None and began is not None and heard >= began
+
+
+def submissions(run: RunDir) -> list[Submission]:
+    """A run's submissions, oldest first."""
+    return [
+        Submission(
+            scheduler=row["scheduler"], job_id=row["job_id"], argv=tuple(row["argv"]), time_unix_s=row["time_unix_s"]
+        )
+        for row in read_lines(run.submissions)
+    ]
+
+
+def jobs_of(runs: Sequence[RunDir]) -> tuple[list[Job], list[str]]:
+    """The newest job of each run that was submitted, and warnings. Each scheduler is asked once."""
+    newest = {run: found[-1] for run in runs if (found := submissions(run))}
+    states: dict[tuple[str, str], JobState] = {}
+    warnings = []
+    for kind in sorted({s.scheduler for s in newest.values()}):
+        ids = [s.job_id for s in newest.values() if s.scheduler == kind]
+        try:
+            answer: Mapping[str, JobState] = scheduler_of(kind).states(ids)
+        except EnvironmentFault as fault:  # the folders still tell most
+            warnings.append(f"{fault}; states are those of the run folders")
+            answer = {}
+        unasked = "the scheduler could not be asked"
+        states |= {(kind, job): answer.get(job) or JobState(job_id=job, phase="unknown", detail=unasked) for job in ids}
+    return [
+        Job(
+            run=run,
+            submission=submission,
+            state=_checked(run, submission, states[submission.scheduler, submission.job_id]),
+            attempt=last_attempt(run),
+            standing=standing(run),
+        )
+        for run, submission in newest.items()
+    ], warnings
+
+
+def _checked(run: RunDir, submission: Submission, state: JobState) -> JobState:
+    """A process id is given out again after a while: a local job runs only while it holds its run folder."""
+    if submission.scheduler != "local" or state.phase != "running":
+        return state
+    with run_lock(run) as free:
+        return replace(state, phase="unknown") if free else state
+
+
+def runs_under(root: Path) -> list[RunDir]:
+    """Run folders, oldest first: their names begin with the time."""
+    return [RunDir(p.parent) for p in sorted(root.glob("*/bundle"))] if root.is_dir() else []
+
+
+def pick_run(name: str, root: Path) -> RunDir:
+    """A run by its folder, its name under ``root``, or a part of a name that only one has.
+
+    Raises:
+        RefusedInput: none or several.
+    """
+    for folder in (root / name, Path(name)):
+        if (folder / "bundle").is_dir():
+            return RunDir(folder)
+    all_runs = runs_under(root)
+    found = [run for run in all_runs if name and name in run.root.name]
+    if len(found) == 1:
+        return found[0]
+    rule = "several runs have this in their name" if found else f"no such run: no run folder, no name under {root}"
+    nearest = tuple(run.root.name for run in reversed((found or all_runs)[-3:]))
+    raise RefusedInput([Fault(path="RUN", value=name, rule=rule, nearest=nearest, where="command line")])
+
+
+def job_of(run: RunDir) -> Job:
+    """The newest job of one run.
+
+    Raises:
+        RefusedInput: the run was never submitted.
+    """
+    jobs, _ = jobs_of([run])
+    if not jobs:
+        raise RefusedInput(f"{run.root.name} was never submitted")
+    return jobs[0]
+
+
+def cancel(run: RunDir) -> Job:
+    """Ends a run's job.
+
+    Raises:
+        RefusedInput: it has ended already.
+    """
+    job = job_of(run)
+    if job.word not in (*LIVE, "ended"):
+        raise RefusedInput(f"job {job.submission.job_id} of {run.root.name} has ended: {job.word}")
+    scheduler_of(job.submission.scheduler).cancel(job.submission.job_id)
+    return job
+
+
+def requeue(run: RunDir) -> Submission | None:
+    """Starts a run again: one that runs saves first and goes on under its job id (None), another gets a new job.
+
+    Raises:
+        RefusedInput: it is complete, or waits to start anyway.
+    """
+    job, bundle = job_of(run), read_bundle(run.bundle)
+    scheduler = scheduler_of(bundle.recipe.cluster)
+    if is_complete(run):
+        raise RefusedInput(f"{run.root.name} is complete; to go on from its end say --from with train.steps=…")
+    if job.word == "waiting":
+        raise RefusedInput(f"job {job.submission.job_id} of {run.root.name} waits to start: {job.state.detail}")
+    if job.word in LIVE:
+        scheduler.save_and_restart(job.submission.job_id)
+        return None
+    run.forgive_attempts()
+    return start(run, bundle.recipe, scheduler)
