@@ -77,7 +77,7 @@ class Place:
 
     def newest(self) -> RunDir:
         """The run that was begun last: names begin with the time."""
-        return RunDir(max(self.runs.iterdir()))
+        return RunDir(max(self.runs.glob("*"), default=self.runs))
 
     def recipe(self, recipe: Recipe) -> str:
         path = self.folder / "recipe.yaml"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import subprocess
 import time
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -69,8 +72,18 @@ def test_a_stopped_run_comes_back_bit_for_bit(place: Place, data: Path) -> None:
     assert any(run.tensorboard.iterdir())
 
 
-def kill_rank(run: RunDir, rank: int) -> None:
-    """SIGKILL for one rank of this run."""
+@dataclass(frozen=True)
+class RankProcess:
+    pid: int
+
+    def send(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+
+def processes_of(run: RunDir, rank: int) -> list[RankProcess]:
+    """The process of one rank of this run, if it lives."""
+    found = []
     for proc in Path("/proc").iterdir():
         if proc.name.isdigit():
             try:
@@ -80,7 +93,8 @@ def kill_rank(run: RunDir, rank: int) -> None:
                 continue
             wanted = {f"COLOSSEUM_RUN={run.root}".encode(), f"RANK={rank}".encode()}
             if wanted <= set(words) and b"colosseum.runtime" in command:
-                subprocess.run(["kill", "-9", proc.name], check=False)
+                found.append(RankProcess(int(proc.name)))
+    return found
 
 
 def killed_again_and_again(place: Place, data: Path, kills: int, seed: int) -> None:
@@ -96,7 +110,8 @@ def killed_again_and_again(place: Place, data: Path, kills: int, seed: int) -> N
     for number in range(kills):
         time.sleep(rng.uniform(0, 0.4))
         saved = newest_committed(run.checkpoints)
-        kill_rank(run, rng.randrange(2))
+        for process_of_rank in processes_of(run, rng.randrange(2)):
+            process_of_rank.send(signal.SIGKILL)
         ended = place.end(process)
         if ended.code == 0:
             break
