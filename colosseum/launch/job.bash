@@ -27,9 +27,9 @@ saved_step() { # the newest finished checkpoint, 0 = none; colosseum.json is wri
   echo "$step"
 }
 
-write_outcome() { # KIND RETRY REASON: unless a rank wrote it already (first writer wins)
-  (set -C && printf '{"kind": "%s", "retry": %s, "step": %d, "last_saved_step": %d, "rank": null, "reason": "%s"}\n' \
-    "$1" "$2" "$(saved_step)" "$(saved_step)" "$3" > "$attempt_folder/outcome.json") 2> /dev/null
+write_outcome() { # KIND RETRY REASON RANK: unless a rank wrote it already (first writer wins)
+  (set -C && printf '{"kind": "%s", "retry": %s, "step": %d, "last_saved_step": %d, "rank": %s, "reason": "%s"}\n' \
+    "$1" "$2" "$(saved_step)" "$(saved_step)" "${4:-null}" "$3" > "$attempt_folder/outcome.json") 2> /dev/null
 }
 
 # --- before the ranks ---
@@ -49,21 +49,20 @@ begin_attempt() {
   say "attempt $attempt of ${run##*/} as job $job on $SLURM_JOB_NODELIST, from step $started_from"
 }
 
-fruitless_attempts() { # attempts that began at the step saved now; `jobs requeue` sets where to count from
-  local file count=0 from
+fruitless_attempts() { # before this one, that began at the step saved now; `jobs requeue` sets where to count from
+  local file count=0 from number
   from=$(cat attempts/count-from 2> /dev/null || echo 0)
   for file in attempts/*/env.json; do
-    (("$(field attempt "$file")" >= from)) && [[ $(field saved_step "$file") == "$(saved_step)" ]] && ((count++))
+    number=$(field attempt "$file")
+    ((number >= from && number != attempt)) && [[ $(field saved_step "$file") == "$(saved_step)" ]] && ((count++))
   done
   echo "$count"
 }
 
-stop_if_looping() { # CONSEQUENCE
-  local count
-  count=$(fruitless_attempts)
-  ((count > max_restarts)) || return 0
-  say "stopped: $count attempts in a row saved nothing after step $(saved_step); $1; $requeue_by_hand"
-  write_outcome crash false "$count attempts in a row saved nothing after step $(saved_step)"
+stop_if_looping() { # ATTEMPTS CONSEQUENCE
+  (($1 > max_restarts)) || return 0
+  say "stopped: $1 attempts in a row saved nothing after step $(saved_step); $2; $requeue_by_hand"
+  write_outcome crash false "$1 attempts in a row saved nothing after step $(saved_step)"
   exit 76
 }
 
@@ -193,8 +192,8 @@ exclude_node() { # RANK: the node of a rank that crashed or hung, if the partiti
   fi
 }
 
-go_on() { # KIND RANK
-  stop_if_looping "not requeued"
+go_on() { # RANK: whose node is at fault, if one is
+  [[ $started_from != "$(saved_step)" ]] || stop_if_looping $(($(fruitless_attempts) + 1)) "not requeued"
   if [[ $requeue != 1 ]]; then
     say "this cluster's jobs do not requeue; $requeue_by_hand"
     exit 75
@@ -204,17 +203,29 @@ go_on() { # KIND RANK
     say "Slurm did not requeue the job; $requeue_by_hand"
     exit 75
   fi
-  [[ $1 == saved ]] || exclude_node "$2"
+  exclude_node "$1"
   say "requeued"
   exit 0
 }
 
+killed_rank() { # the first one that srun told of in this attempt, as a rank that is killed leaves no word itself
+  local task
+  task=$(sed -n "/ attempt $attempt of /,\$p" "logs/job-$SLURM_JOB_ID.out" \
+    | sed -nE 's/^srun: error: [^ ]+: tasks? ([0-9]+).*: (.*)$/\1 \2/p' | head -n 1)
+  [[ $task =~ ^[0-9]+\ (Killed|Aborted|Segmentation|Bus|Illegal|Floating|Out\ Of) ]] || return
+  [[ $launch == srun ]] || task=$((${task%% *} * gpus_per_node)) # torchrun: the first rank of its node
+  echo "${task%% *}"
+}
+
 settle() { # outcome.json decides, srun's exit code is a hint: it is the highest of any rank
-  local outcome=$attempt_folder/outcome.json kind
+  local outcome=$attempt_folder/outcome.json kind killed=
+  ((asked_to_stop || terminated)) || killed=$(killed_rank) # else we or Slurm may have killed it
   if [[ ! -s $outcome ]]; then # a rank that is killed writes none, nor does a foreign engine
     if ((code == 0 && !asked_to_stop)); then write_outcome completed false "exit code 0"
     elif ((code == 0)); then write_outcome saved true "stopped on request with exit code 0"
-    else write_outcome crash true "srun ended with $code and no rank left word"; fi
+    else
+      write_outcome crash true "${killed:+rank $killed was killed; }srun ended with $code and no rank left word" "$killed"
+    fi
   fi
   kind=$(field kind "$outcome")
   say "${kind:-unknown outcome} at step $(field step "$outcome"), saved: $(saved_step) (srun: $code): $(reason_of "$outcome")"
@@ -224,14 +235,15 @@ settle() { # outcome.json decides, srun's exit code is a hint: it is the highest
     exit 76
   fi
   ((!terminated)) || { say "not requeued by this script: Slurm ended it"; exit 75; }
-  go_on "$kind" "$(field rank "$outcome")"
+  [[ $kind == saved ]] || : "${killed:=$(field rank "$outcome")}"
+  go_on "$killed"
 }
 
 asked_to_stop=0 terminated=0 signalled=0 code=0 helpers=()
 [[ -s bundle/manifest.json ]] || { say "$run has no bundle/: submit with sbatch --chdir=RUN bundle/job.sbatch"; exit 76; }
 stop_if_complete
 begin_attempt
-stop_if_looping "not started again"
+stop_if_looping "$(fruitless_attempts)" "not started again"
 trap stop_ranks USR1
 trap on_term TERM
 [[ -n $container ]] || bare_metal

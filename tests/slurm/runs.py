@@ -1,0 +1,81 @@
+"""Run folders whose job script starts ``stand_in.py`` instead of training."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from colosseum.bundle import write_bundle
+from colosseum.launch import sbatch
+from colosseum.launch.compile import SLURM_SCRIPT, compile_bundle
+from colosseum.launch.jobs import Job, job_of
+from colosseum.launch.scheduler import ENDED
+from colosseum.launch.slurm import SlurmScheduler
+from colosseum.launch.submit import new_run, start
+from colosseum.planning.resolve import apply_layout, resolve
+from colosseum.recipe.load import load
+from colosseum.rundir import RunDir, latest_rows
+
+STAND_IN = Path(__file__).with_name("stand_in.py")
+
+
+def stand_in_run(runs: Path, name: str, *words: str, fault: str = "", stop_after_step: int = 0) -> RunDir:
+    """A run of two nodes with a rank each, not yet submitted."""
+    sizes = ("resources.gpus=2", "resources.gpus_per_node=1", "batch.mbs=8", f"name={name}")
+    recipe = load("debug/cpt-4k-bf16", [*sizes, *words], cluster="dev-slurm").recipe
+    plan = resolve(recipe)
+    compiled = compile_bundle(apply_layout(recipe, plan.layout), plan)
+    script = sbatch.render(compiled.recipe, plan, [sys.executable, str(STAND_IN)], stop_after_step=stop_after_step)
+    run = new_run(runs, name)
+    write_bundle(run.bundle, {**compiled.files, SLURM_SCRIPT: script.encode()}, compiled.manifest)
+    if fault:
+        (run.root / "fault").write_text(fault)
+    return run
+
+
+def submit(run: RunDir) -> str:
+    """The job id."""
+    return start(run, load("debug/cpt-4k-bf16", cluster="dev-slurm").recipe, SlurmScheduler()).job_id
+
+
+def until(what: Callable[[], Any], timeout_s: float = 90) -> Any:
+    """Polls until ``what()`` is true; its value."""
+    end = time.monotonic() + timeout_s
+    while not (value := what()):
+        if time.monotonic() > end:
+            raise TimeoutError(f"waited {timeout_s} s")
+        time.sleep(0.2)
+    return value
+
+
+def until_step(run: RunDir, step: int, attempt: int = 0) -> None:
+    """Waits for a step of an attempt."""
+    until(lambda: any(r["step"] >= step and r["attempt"] >= attempt for r in latest_rows(run.metrics, "train")))
+
+
+def until_ended(run: RunDir, timeout_s: float = 90) -> Job:
+    """Waits for the end of the run's newest job: ended for Slurm, not waiting to start again."""
+
+    def ended() -> Job | None:
+        job = job_of(run)
+        return job if job.state.phase in ENDED else None
+
+    try:
+        job: Job = until(ended, timeout_s)
+    except TimeoutError as error:
+        logs = "\n".join(p.read_text() for p in run.logs.iterdir())
+        raise TimeoutError(f"{run.root.name} is {job_of(run).state}\n{logs}") from error
+    return job
+
+
+def log(run: RunDir) -> str:
+    """What the job scripts said."""
+    return "".join(p.read_text() for p in sorted(run.logs.iterdir()))
+
+
+def losses(run: RunDir) -> list[float]:
+    """By step, of the attempt that counts."""
+    return [row["loss"] for row in latest_rows(run.metrics, "train")]

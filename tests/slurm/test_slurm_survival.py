@@ -1,0 +1,182 @@
+"""What the job script does when a run is stopped, killed or fails: real Slurm, ranks that only pretend to train.
+
+The drills wait for Slurm most of the time, so all of them run at once.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from colosseum.launch import jobs
+from colosseum.launch.jobs import Job, job_of
+from colosseum.monitor.watch import history
+from colosseum.rundir import RunDir, saved_steps
+from tests.slurm.conftest import DevSlurm
+from tests.slurm.runs import log, losses, stand_in_run, submit, until_ended, until_step
+from tests.slurm.stand_in import curve
+
+Drill = tuple[RunDir, Job]
+
+
+def _asked_to_requeue(slurm: DevSlurm, runs: Path) -> Drill:
+    run = stand_in_run(runs, "asked")
+    submit(run)
+    until_step(run, 7)
+    assert jobs.requeue(run) is None
+    until_step(run, 12, attempt=1)
+    return run, until_ended(run)
+
+
+def _requeued_by_slurm(slurm: DevSlurm, runs: Path) -> Drill:
+    run = stand_in_run(runs, "requeued")
+    job = submit(run)
+    until_step(run, 7)
+    slurm.run("scontrol", "requeue", job)
+    until_step(run, 12, attempt=1)
+    return run, until_ended(run)
+
+
+def _rank_killed(slurm: DevSlurm, runs: Path) -> Drill:
+    run = stand_in_run(runs, "killed", fault="crash 7 1 0")
+    submit(run)
+    until_step(run, 12, attempt=1)
+    return run, until_ended(run)
+
+
+def _batch_shell_killed(slurm: DevSlurm, runs: Path) -> Drill:
+    run = stand_in_run(runs, "shell")
+    submit(run)
+    until_step(run, 7)
+    os.kill(_batch_shell(run), signal.SIGKILL)
+    assert until_ended(run).word == "stopped"  # Slurm ends the ranks gently: they save
+    assert jobs.requeue(run) is not None
+    return run, until_ended(run)
+
+
+def _cancelled(slurm: DevSlurm, runs: Path) -> Drill:
+    run = stand_in_run(runs, "cancelled")
+    submit(run)
+    until_step(run, 7)
+    jobs.cancel(run)
+    assert until_ended(run).word == "cancelled"
+    assert jobs.requeue(run) is not None
+    return run, until_ended(run)
+
+
+def _numeric_error(slurm: DevSlurm, runs: Path) -> Drill:
+    run = stand_in_run(runs, "nan", fault="numeric_error 7 1")
+    submit(run)
+    return run, until_ended(run)
+
+
+def _crash_loop(slurm: DevSlurm, runs: Path) -> Drill:
+    run = stand_in_run(runs, "loop", "cluster.slurm.max_restarts_without_progress=1", fault="crash 3 0")
+    submit(run)
+    return run, until_ended(run)
+
+
+def _shakedown(slurm: DevSlurm, runs: Path) -> Drill:
+    run = stand_in_run(runs, "shaken", stop_after_step=6)
+    submit(run)
+    return run, until_ended(run)
+
+
+def _without_requeue(slurm: DevSlurm, runs: Path) -> Drill:
+    run = stand_in_run(runs, "without-requeue", "cluster.slurm.requeue=false")
+    submit(run)
+    until_step(run, 7)
+    assert jobs.requeue(run) is None
+    return run, until_ended(run)
+
+
+DRILLS: dict[str, Callable[[DevSlurm, Path], Drill]] = {
+    "asked to requeue": _asked_to_requeue,
+    "requeued by Slurm": _requeued_by_slurm,
+    "rank killed": _rank_killed,
+    "batch shell killed": _batch_shell_killed,
+    "cancelled": _cancelled,
+    "numeric error": _numeric_error,
+    "crash loop": _crash_loop,
+    "shakedown": _shakedown,
+    "no requeue": _without_requeue,
+}
+
+
+@pytest.fixture(scope="module")
+def drills(slurm: DevSlurm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[Drill]]]:
+    runs = tmp_path_factory.mktemp("runs")
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(len(DRILLS)) as pool:
+        for name, value in slurm.env.items():
+            patch.setenv(name, value)
+        yield {name: pool.submit(drill, slurm, runs) for name, drill in DRILLS.items()}
+
+
+@pytest.mark.parametrize(
+    "name", ["asked to requeue", "requeued by Slurm", "rank killed", "batch shell killed", "cancelled", "shakedown"]
+)
+def test_slurm_run_ends_as_if_nothing_had_happened(drills: dict[str, Future[Drill]], name: str) -> None:
+    run, job = drills[name].result()
+    assert job.word == "complete", log(run)
+    assert losses(run) == curve()
+    first, second = history(run)
+    assert second.from_step >= 5  # never from scratch
+    assert first.lost_steps is not None
+    assert first.lost_steps <= 7  # a save every 5 steps, and the steps until Slurm acts
+    if name in ("asked to requeue", "shakedown", "cancelled", "batch shell killed"):  # asked politely: nothing is lost
+        assert (first.kind, first.lost_steps) == ("saved", 0)
+
+
+def test_slurm_excludes_the_node_of_a_killed_rank(drills: dict[str, Future[Drill]]) -> None:
+    run, _ = drills["rank killed"].result()
+    first, second = history(run)
+    assert (first.kind, first.rank) == ("crash", 1)
+    assert "rank 1 was killed" in first.reason
+    assert "this job no longer uses it" in log(run)
+    node = log(run).partition("rank 1 failed on ")[2].partition(":")[0]
+    assert node
+    assert node not in second.nodes
+
+
+def test_slurm_does_not_requeue_a_run_that_would_fail_again(drills: dict[str, Future[Drill]]) -> None:
+    run, job = drills["numeric error"].result()
+    assert job.word == "failed"
+    assert job.why == 'the loss is "NaN" at step 7'
+    assert len(history(run)) == 1
+    assert "not requeued: starting again would end the same way" in log(run)
+
+
+def test_slurm_crash_loop_ends(drills: dict[str, Future[Drill]]) -> None:
+    run, job = drills["crash loop"].result()
+    assert job.word == "failed"
+    assert len(history(run)) == 2
+    assert "2 attempts in a row saved nothing after step 0; not requeued" in log(run)
+    assert saved_steps(run.checkpoints) == []
+
+
+def test_slurm_without_requeue_says_how_to_go_on(drills: dict[str, Future[Drill]]) -> None:
+    run, job = drills["no requeue"].result()
+    assert job.word == "stopped"
+    assert f"to go on: colosseum jobs requeue {run.root.name}" in log(run)
+
+
+def _batch_shell(run: RunDir) -> int:
+    """Process id of the job's script."""
+    job = job_of(run).submission.job_id
+    for folder in Path("/proc").iterdir():
+        try:
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+        except (OSError, NotADirectoryError):
+            continue
+        if (
+            words[0].endswith(b"bash")
+            and len(words) > 1
+            and words[1].endswith(f"job{int(job):05d}/slurm_script".encode())
+        ):
+            return int(folder.name)
+    raise AssertionError(f"no script of job {job}")
