@@ -75,6 +75,11 @@ class RunDir:
         return self.root / "rehearsal.json"
 
     @property
+    def gate(self) -> Path:
+        """What the hand-over from the stage before found (`launch/gate.py`)."""
+        return self.root / "gate.json"
+
+    @property
     def attempts(self) -> Path:
         return self.root / "attempts"
 

@@ -6,6 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from colosseum.recipe.schema import Recipe
+
 CHECKPOINT_SCHEMA: Literal["colosseum.checkpoint/1"] = "colosseum.checkpoint/1"
 
 
@@ -34,6 +36,29 @@ class ModelShape(Part):
     vocab_size: int
     tied_embeddings: bool
     seq_length: int
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> ModelShape:
+        """What a checkpoint must agree with to be loaded into the recipe's model."""
+        model = recipe.model
+        return cls(
+            num_layers=model.num_layers,
+            hidden_size=model.hidden_size,
+            ffn_hidden_size=model.ffn,
+            num_attention_heads=model.num_attention_heads,
+            num_query_groups=model.query_groups,
+            vocab_size=model.vocab_size,
+            tied_embeddings=model.tied_embeddings,
+            seq_length=recipe.batch.seq_length,
+        )
+
+    def differences(self, wanted: ModelShape) -> list[str]:
+        """Why a checkpoint of this shape is of another model; a sequence length may change."""
+        return [
+            f"{name} {getattr(self, name)} (the recipe says {getattr(wanted, name)})"
+            for name in ModelShape.model_fields
+            if name != "seq_length" and getattr(self, name) != getattr(wanted, name)
+        ]
 
 
 class FileSum(Part):

@@ -73,17 +73,34 @@ class SlurmScheduler:
             raise RefusedInput(f"Slurm refuses this job: {_last_line(done.stderr)}{_hint(done.stderr)}")
         return _last_line(done.stderr)
 
-    def submit(self, run: RunDir, *, after: Sequence[str] = (), options: Sequence[str] = ()) -> Submission:
-        """``sbatch``, after ``afterok`` of other jobs; a dependency that can no longer be met cancels the job."""
+    def submit(self, run: RunDir, *, after: Sequence[str] = ()) -> Submission:
+        """``sbatch``, once other jobs have ended well."""
         # Slurm opens the log before the script runs: without the folder the job fails and says nothing.
         run.logs.mkdir(parents=True, exist_ok=True)
-        more = [f"--dependency=afterok:{':'.join(after)}", "--kill-on-invalid-dep=yes"] if after else []
-        argv = _sbatch(run, "--parsable", *more, *options)
+        argv = _sbatch(run, "--parsable", *_after(after))
+        job_id = self._submit(argv)
+        return Submission(scheduler="slurm", job_id=job_id, argv=tuple(argv), time_unix_s=time.time())
+
+    def submit_gate(self, run: RunDir, recipe: Recipe, *, after: Sequence[str]) -> str:
+        """A job of one process that runs ``launch/gate.py`` in a run folder; its id."""
+        run.logs.mkdir(parents=True, exist_ok=True)
+        slurm = recipe.cluster.slurm
+        places = [
+            f"--{name}={value}"
+            for name in ("partition", "account", "qos", "reservation", "constraint")
+            if (value := getattr(slurm, name)) is not None
+        ]
+        where = [f"--chdir={run.root.resolve()}", "--output=logs/gate-%j.out", f"--job-name=gate-{recipe.name}"]
+        size = ["--nodes=1", "--ntasks=1", "--time=15", "--requeue", "--open-mode=append"]
+        command = "exec python -m colosseum.launch.gate"
+        return self._submit(["sbatch", "--parsable", *where, *size, *places, *_after(after), f"--wrap={command}"])
+
+    @staticmethod
+    def _submit(argv: Sequence[str]) -> str:
         done = call(*argv, env=_job_environment())
         if done.returncode:
             raise RefusedInput(f"Slurm refuses this job: {_last_line(done.stderr)}{_hint(done.stderr)}")
-        job_id = done.stdout.strip().split(";")[0]
-        return Submission(scheduler="slurm", job_id=job_id, argv=tuple(argv), time_unix_s=time.time())
+        return done.stdout.strip().split(";")[0]
 
     def states(self, job_ids: Sequence[str]) -> Mapping[str, JobState]:
         """squeue, and sacct for the jobs that squeue has forgotten; unknown without accounting."""
@@ -125,6 +142,11 @@ class SlurmScheduler:
         done = call(*argv)
         if done.returncode or "error:" in done.stderr:
             raise RunFailed(f"{' '.join(argv)} failed: {_last_line(done.stderr)}")
+
+
+def _after(jobs: Sequence[str]) -> list[str]:
+    """Starts once these have ended well; a job that can never start is cancelled, it would wait for ever."""
+    return [f"--dependency=afterok:{':'.join(jobs)}", "--kill-on-invalid-dep=yes"] if jobs else []
 
 
 def _sbatch(run: RunDir, *options: str) -> list[str]:

@@ -92,21 +92,6 @@ def layout_of(recipe: Recipe) -> Layout:
     return Layout(tp=int(par.tp), pp=int(par.pp), vpp=int(par.vpp), cp=int(par.cp), dp=parallel.dp_size())
 
 
-def model_shape(recipe: Recipe) -> ModelShape:
-    """What a checkpoint must agree with to be loaded into the recipe's model."""
-    model = recipe.model
-    return ModelShape(
-        num_layers=model.num_layers,
-        hidden_size=model.hidden_size,
-        ffn_hidden_size=model.ffn,
-        num_attention_heads=model.num_attention_heads,
-        num_query_groups=model.query_groups,
-        vocab_size=model.vocab_size,
-        tied_embeddings=model.tied_embeddings,
-        seq_length=recipe.batch.seq_length,
-    )
-
-
 def sample_order(recipe: Recipe) -> str:
     """Identity of the order in which samples come (`runtime.data`): a position in one means nothing in another."""
     data = recipe.data
@@ -242,7 +227,7 @@ class Saver:
             consumed_samples=state.consumed_samples,
             consumed_tokens=state.consumed_tokens,
             layout=layout_of(recipe),
-            model=model_shape(recipe),
+            model=ModelShape.of(recipe),
             dtype=recipe.precision.dtype,
             fp8=recipe.precision.fp8,
             sharded_optimizer=optimizer.is_sharded(recipe),
@@ -291,7 +276,8 @@ def load(training: Training, folder: Path, what: tuple[str, ...]) -> State:
         ConfigFailure: the checkpoint is of another model or not finished.
     """
     metadata = folders.read_metadata(folder)
-    _check_model(folder, metadata.model, model_shape(training.recipe))
+    if different := metadata.model.differences(ModelShape.of(training.recipe)):
+        raise ConfigFailure(f"{folder} is of another model: {', '.join(different)}")
     if "optimizer" in what and metadata.sharded_optimizer != optimizer.is_sharded(training.recipe):
         wanted = "true" if metadata.sharded_optimizer else "false"
         raise ConfigFailure(f"{folder} holds the states of an optimizer that is distributed: {wanted}; say so here too")
@@ -336,14 +322,3 @@ def _state(recipe: Recipe, metadata: CheckpointMetadata, what: tuple[str, ...]) 
 
 def _tp_pp(layout: Layout) -> tuple[int, int]:
     return layout.tp, layout.pp
-
-
-def _check_model(folder: Path, found: ModelShape, wanted: ModelShape) -> None:
-    """A sequence length may change; everything else makes another model."""
-    different = [
-        f"{name} {getattr(found, name)} (the recipe says {getattr(wanted, name)})"
-        for name in ModelShape.model_fields
-        if name != "seq_length" and getattr(found, name) != getattr(wanted, name)
-    ]
-    if different:
-        raise ConfigFailure(f"{folder} is of another model: {', '.join(different)}")

@@ -1,0 +1,209 @@
+"""``python -m colosseum.launch.gate``: the hand-over between two stages, from inside the next one's run folder.
+
+It reads the checkpoint the stage begins from and says whether it is what the stage expects: a sentence for each thing
+that is not, and the lineage from the first run to here. Needs neither torch nor a GPU: a job of seconds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from colosseum.bundle import MANIFEST, read_bundle, to_json
+from colosseum.checkpoint.folders import newest_committed, read_metadata
+from colosseum.checkpoint.metadata import CheckpointMetadata, ModelShape
+from colosseum.errors import ColosseumError, RefusedInput
+from colosseum.launch.inputs import Source
+from colosseum.launch.ranks import is_complete
+from colosseum.recipe.rules_base import Facts
+from colosseum.recipe.schema import Recipe
+from colosseum.rundir import CHECKPOINT_MARK, EXIT_FINAL, RunDir, checkpoint_folder, read_lines
+from colosseum.units import format_count
+
+GATE_SCHEMA = "colosseum.gate/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ancestor:
+    """A checkpoint on the way from the first run to this one."""
+
+    run: str
+    step: int
+    recipe_hash: str
+    checkpoint_hash: str
+    """sha256 of its colosseum.json, which holds a checksum of every file."""
+    consumed_tokens: int
+    tokens_by_source: dict[str, int]
+
+    def sentence(self) -> str:
+        sources = ", ".join(f"{name} {format_count(n)}" for name, n in sorted(self.tokens_by_source.items()))
+        return (
+            f"{self.run} step {self.step:,}: recipe {self.recipe_hash[:12]}, checkpoint {self.checkpoint_hash[:12]}, "
+            f"{format_count(self.consumed_tokens)} tokens so far ({sources or 'no source named'})"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What a gate says."""
+
+    faults: tuple[str, ...]
+    notes: tuple[str, ...]
+    lineage: tuple[Ancestor, ...]
+
+    @property
+    def passed(self) -> bool:
+        return not self.faults
+
+
+def judge(run: RunDir) -> Verdict:
+    """The hand-over to ``run``.
+
+    Raises:
+        RefusedInput: the run's bundle is not sound, or begins from no run beside it.
+    """
+    recipe = read_bundle(run.bundle).recipe
+    source = recipe.checkpoint.source
+    if not source.startswith("run:"):
+        raise RefusedInput(f"{run.root.name} begins from {source}, no run: there is nothing to hand over")
+    wanted = Source.parse(source.removeprefix("run:"))
+    parent = RunDir(run.root.resolve().parent / wanted.run)
+    faults = [] if wanted.step is not None or is_complete(parent) else [f"{wanted.run} has not reached its last step"]
+    step = newest_committed(parent.checkpoints) if wanted.step is None else wanted.step
+    if step is None:
+        return Verdict(faults=(*faults, f"{wanted.run} holds no finished checkpoint"), notes=(), lineage=())
+    try:
+        metadata = read_metadata(checkpoint_folder(parent.checkpoints, step))
+    except RefusedInput as refused:
+        return Verdict(faults=(*faults, str(refused)), notes=(), lineage=())
+    faults += _faults(recipe, metadata) + _ledger_faults(parent, metadata)
+    if wanted.step is None and (total := _total_steps(parent)) is not None and step != total:
+        faults.append(
+            f"the newest whole checkpoint of {wanted.run} is of step {step:,}, not of its last step {total:,}"
+        )
+    return Verdict(faults=tuple(faults), notes=tuple(_notes(recipe, metadata)), lineage=tuple(lineage(parent, step)))
+
+
+def _faults(recipe: Recipe, found: CheckpointMetadata) -> list[str]:
+    """What keeps the checkpoint from being loaded as the recipe says."""
+    shape = ModelShape.of(recipe)
+    faults = [f"the checkpoint is of another model: {text}" for text in found.model.differences(shape)]
+    if found.model.num_layers < shape.num_layers:
+        faults.append(f"a model grows by `colosseum checkpoint expand`, not by a load: {shape.num_layers} layers")
+    if "optimizer" in recipe.checkpoint.load:
+        if found.sharded_optimizer != Facts.of(recipe).distributed_optimizer:
+            held = "is" if found.sharded_optimizer else "is not"
+            faults.append(f"the checkpoint's optimizer {held} distributed and the recipe's is otherwise")
+        if found.dtype != recipe.precision.dtype:
+            faults.append(f"the checkpoint is {found.dtype} and the recipe {recipe.precision.dtype}: load weights only")
+    return faults
+
+
+def _ledger_faults(parent: RunDir, found: CheckpointMetadata) -> list[str]:
+    """Whether the run's ledger tells the same of its data as the checkpoint."""
+    rows = [row for row in read_lines(parent.ledger) if row.get("step") == found.step]
+    if not rows:
+        return [f"the data ledger of {parent.root.name} has no line for step {found.step:,}"]
+    if rows[-1].get("tokens_by_source") != found.tokens_by_source:
+        return [
+            f"the data ledger of {parent.root.name} and its checkpoint disagree on the tokens of step {found.step:,}"
+        ]
+    return []
+
+
+def _notes(recipe: Recipe, found: CheckpointMetadata) -> list[str]:
+    """What changes and may."""
+    pairs = [
+        ("sequence length", found.model.seq_length, recipe.batch.seq_length),
+        ("dtype", found.dtype, recipe.precision.dtype),
+        ("FP8", found.fp8, recipe.precision.fp8),
+    ]
+    return [f"{name} {before} → {after}" for name, before, after in pairs if before != after]
+
+
+def lineage(run: RunDir, step: int) -> list[Ancestor]:
+    """Checkpoints from the first run to ``step`` of ``run``; it ends where a run folder is no longer there."""
+    found: list[Ancestor] = []
+    seen = set()
+    while (run.root.name, step) not in seen:
+        seen.add((run.root.name, step))
+        mark = checkpoint_folder(run.checkpoints, step) / CHECKPOINT_MARK
+        try:
+            metadata = CheckpointMetadata.model_validate_json(mark.read_bytes())
+            digest = hashlib.sha256(mark.read_bytes()).hexdigest()
+        except (OSError, ValueError):
+            break
+        found.append(
+            Ancestor(
+                run=run.root.name,
+                step=step,
+                recipe_hash=metadata.recipe_hash,
+                checkpoint_hash=digest,
+                consumed_tokens=metadata.consumed_tokens,
+                tokens_by_source=metadata.tokens_by_source,
+            )
+        )
+        parent = _parent(run)
+        if parent is None:
+            break
+        run, step = parent
+    return found[::-1]
+
+
+def _parent(run: RunDir) -> tuple[RunDir, int] | None:
+    """The run and step that a run began from, by its gate or its manifest."""
+    ancestors = read_gate(run).get("lineage") or []
+    if ancestors:
+        return RunDir(run.root.parent / ancestors[-1]["run"]), int(ancestors[-1]["step"])
+    known = _object(run.bundle / MANIFEST).get("lineage")
+    return None if not known else (RunDir(run.root.parent / known["run"]), int(known["step"]))
+
+
+def _total_steps(run: RunDir) -> int | None:
+    total: int | None = _object(run.bundle / MANIFEST).get("total_steps")
+    return total
+
+
+def read_gate(run: RunDir) -> dict[str, Any]:
+    """gate.json of a run; empty before its gate."""
+    return _object(run.gate)
+
+
+def _object(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def pass_through(run: RunDir) -> Verdict:
+    """Judges, writes gate.json and prints what a reader of the log wants to know."""
+    verdict = judge(run)
+    run.gate.write_bytes(to_json({"schema": GATE_SCHEMA, "passed": verdict.passed, **asdict(verdict)}))
+    for ancestor in verdict.lineage:
+        sys.stdout.write(f"from   {ancestor.sentence()}\n")
+    for text in verdict.notes:
+        sys.stdout.write(f"change {text}\n")
+    for text in verdict.faults:
+        sys.stdout.write(f"fault  {text}\n")
+    sys.stdout.write(f"{run.root.name}: {'may begin' if verdict.passed else 'may not begin'}\n")
+    sys.stdout.flush()
+    return verdict
+
+
+def main() -> int:
+    """The gate of the run folder we stand in; 0 or 76."""
+    try:
+        return 0 if pass_through(RunDir(Path.cwd())).passed else EXIT_FINAL
+    except ColosseumError as error:
+        sys.stdout.write(f"fault  {error}\n")
+        return EXIT_FINAL
+
+
+if __name__ == "__main__":
+    sys.exit(main())
