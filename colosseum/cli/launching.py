@@ -18,6 +18,7 @@ from colosseum.launch.local import LocalScheduler, attempt_of
 from colosseum.launch.request import Continued, NewRun, placing
 from colosseum.launch.sbatch import nodes_and_tasks
 from colosseum.launch.scheduler import Scheduler, Submission, scheduler_of
+from colosseum.launch.shakedown import shakedown_of
 from colosseum.launch.submit import launch, start
 from colosseum.monitor.progress import progress_line
 from colosseum.recipe.schema import Recipe
@@ -30,12 +31,17 @@ LOG_LINES = 12
 LINE_EVERY_S = 1.0
 
 
-def launch_new(asked: NewRun, as_json: bool) -> None:
-    """Makes the run folder, starts it and ends as it ends."""
+def launch_new(asked: NewRun, as_json: bool, *, shakedown: bool = False) -> None:
+    """Makes the run folder, starts it and ends as it ends; with a shakedown, only once that has passed."""
     warn(asked.warnings)
-    scheduler = scheduler_of(asked.compiled.recipe.cluster)
+    scheduler, after = scheduler_of(asked.compiled.recipe.cluster), []
     with placing(asked.origins):
-        run, submission = launch(asked.compiled, scheduler, asked.runs, shown=asked.shown)
+        if shakedown:
+            small = shakedown_of(asked.compiled, asked.runs)
+            first, its = launch(small, scheduler, asked.runs, shown=asked.shown)
+            after.append(its.job_id)
+            _to_stderr(f"shakedown submitted as job {its.job_id}: {_size(first, small.recipe)}\nrun {first.root}")
+        run, submission = launch(asked.compiled, scheduler, asked.runs, shown=asked.shown, after=after)
     bundle = asked.compiled
     report(run, submission, scheduler, bundle.recipe, bundle.manifest, as_json)
 

@@ -44,6 +44,7 @@ VERBS = (
     Verb("rehearse", "colosseum.cli.rehearse:rehearse", "Try a recipe small on this machine's CPU.", RUNS),
     Verb("bundle", "colosseum.cli.bundle:app", "Verify or replay a launch bundle.", RUNS),
     Verb("jobs", "colosseum.cli.jobs:app", "Watch, stop and restart runs.", RUNS),
+    Verb("campaign", "colosseum.cli.campaign:app", "Run stages one after the other.", RUNS),
     Verb("cluster", "colosseum.cli.cluster:app", "List the clusters you can run on.", MACHINES),
     Verb("data", "colosseum.cli.data:app", "Prepare and check training data.", DATA),
 )

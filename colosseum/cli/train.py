@@ -34,6 +34,13 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Print plan and job scri
 Out = Annotated[
     Path | None, typer.Option("--out", metavar="DIR", help="With --dry-run: keep the launch bundle in this new folder.")
 ]
+Shakedown = Annotated[
+    bool,
+    typer.Option(
+        "--shakedown",
+        help="First 20 steps of the job on as few GPUs as hold it, saved and resumed; if they pass, the job.",
+    ),
+]
 
 train_app = typer.Typer(no_args_is_help=True)
 align_app = typer.Typer(no_args_is_help=True)
@@ -58,6 +65,7 @@ def _command(kind: str) -> Callable[..., None]:
         cluster: Cluster = None,
         dry_run: DryRun = False,
         out: Out = None,
+        shakedown: Shakedown = False,
         runs: Runs = None,
         as_json: Json = False,
     ) -> None:
@@ -74,7 +82,7 @@ def _command(kind: str) -> Callable[..., None]:
             cluster=cluster,
             runs=runs,
         )
-        _run(request, dry_run, out, as_json)
+        _run(request, dry_run, out, shakedown, as_json)
 
     return command
 
@@ -84,7 +92,7 @@ align_app.command("sft", help="Supervised fine-tuning; the loss counts answers o
 align_app.command("dpo", help="Direct preference optimisation on pairs of answers.")(_command("dpo"))
 
 
-def _run(request: Request, dry_run: bool, out: Path | None, as_json: bool) -> None:
+def _run(request: Request, dry_run: bool, out: Path | None, shakedown: bool, as_json: bool) -> None:
     from colosseum.errors import RefusedInput
     from colosseum.launch.request import Continued, read
 
@@ -103,6 +111,8 @@ def _run(request: Request, dry_run: bool, out: Path | None, as_json: bool) -> No
     from colosseum.cli.launching import continue_run, launch_new
 
     if isinstance(asked, Continued):
+        if shakedown:
+            raise RefusedInput("a run that is continued has been shaken down: leave --shakedown out")
         continue_run(asked, as_json)
     else:
-        launch_new(asked, as_json)
+        launch_new(asked, as_json, shakedown=shakedown)

@@ -58,8 +58,11 @@ class Compiled:
         return self.files[self.script_name].decode()
 
 
-def compile_bundle(recipe: Recipe, plan: Plan, *, lineage: Lineage | None = None) -> Compiled:
+def compile_bundle(recipe: Recipe, plan: Plan, *, lineage: Lineage | None = None, stop_after_step: int = 0) -> Compiled:
     """Renders a resolved recipe (no ``auto`` left) for its engine and its cluster's scheduler.
+
+    Args:
+        stop_after_step: on Slurm, the first attempt saves and leaves after this step (0 = it does not).
 
     Raises:
         RefusedInput: the engine or the cluster cannot do what the recipe says; all faults at once.
@@ -70,8 +73,10 @@ def compile_bundle(recipe: Recipe, plan: Plan, *, lineage: Lineage | None = None
     if faults:
         raise RefusedInput(faults)
     launch = engine.render(recipe, plan)
-    script = sbatch.render(recipe, plan, launch.argv) if on_slurm else local_script.render(recipe, plan, launch.argv)
-    name = SLURM_SCRIPT if on_slurm else LOCAL_SCRIPT
+    if on_slurm:
+        name, script = SLURM_SCRIPT, sbatch.render(recipe, plan, launch.argv, stop_after_step=stop_after_step)
+    else:
+        name, script = LOCAL_SCRIPT, local_script.render(recipe, plan, launch.argv)
     env = {"schema": ENV_SCHEMA, "variables": [asdict(s) for s in environment.settings(recipe, plan)]}
     files = {
         RECIPE: to_yaml(recipe.as_data()),

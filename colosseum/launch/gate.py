@@ -40,7 +40,7 @@ class Ancestor:
     tokens_by_source: dict[str, int]
 
     def sentence(self) -> str:
-        sources = ", ".join(f"{name} {format_count(n)}" for name, n in sorted(self.tokens_by_source.items()))
+        sources = ", ".join(f"{Path(name).name} {format_count(n)}" for name, n in sorted(self.tokens_by_source.items()))
         return (
             f"{self.run} step {self.step:,}: recipe {self.recipe_hash[:12]}, checkpoint {self.checkpoint_hash[:12]}, "
             f"{format_count(self.consumed_tokens)} tokens so far ({sources or 'no source named'})"

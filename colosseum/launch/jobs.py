@@ -46,7 +46,7 @@ class Job:
     @property
     def why(self) -> str:
         """Why it is so: the last attempt's own reason, else the scheduler's."""
-        if self.word in ("complete", "running"):
+        if self.word in ("complete", "running", "starting"):
             return ""
         if self.word == "failed" and self._last and self._last.reason:
             return self._last.reason

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -60,11 +61,14 @@ def warnings(compiled: Compiled) -> list[str]:
     return found
 
 
-def launch(compiled: Compiled, scheduler: Scheduler, runs: Path, *, shown: str) -> tuple[RunDir, Submission]:
+def launch(
+    compiled: Compiled, scheduler: Scheduler, runs: Path, *, shown: str, after: Sequence[str] = ()
+) -> tuple[RunDir, Submission]:
     """Makes the run folder of a compiled recipe and starts it.
 
     Args:
         shown: the recipe's name as the user typed it.
+        after: jobs that must end well before.
 
     Raises:
         RefusedInput: inputs are missing (all are named), the plan or the machine is too small, the scheduler refuses.
@@ -82,10 +86,21 @@ def launch(compiled: Compiled, scheduler: Scheduler, runs: Path, *, shown: str) 
     run = new_run(runs, recipe.name)
     try:
         write_bundle(run.bundle, compiled.files, compiled.manifest)
-        return run, start(run, recipe, scheduler)
+        return run, start(run, recipe, scheduler, after=after)
     except BaseException:
         _discard(run)
         raise
+
+
+def refuse_what_cannot_start(compiled: Compiled, missing: Sequence[Fault], *, shown: str) -> None:
+    """Raises RefusedInput: the machine or its memory is too small, or inputs are ``missing``."""
+    recipe = compiled.recipe
+    if recipe.cluster.scheduler == "local" and (sentence := local.cannot_run(recipe)):
+        raise RefusedInput(f"{sentence}; try it small: colosseum rehearse {shown}")
+    if not compiled.plan.fits:
+        raise RefusedInput(_too_large(compiled))
+    if missing:
+        raise RefusedInput(missing)
 
 
 def replay(bundle: LaunchBundle, scheduler: local.LocalScheduler, runs: Path) -> tuple[RunDir, Submission]:
@@ -105,16 +120,16 @@ def replay(bundle: LaunchBundle, scheduler: local.LocalScheduler, runs: Path) ->
         scheduler.check(run, recipe)
         if not (run.bundle / LOCAL_SCRIPT).is_file():  # the bundle of a cluster
             script = local_script.render(recipe, bundle.plan, engine_of(recipe.engine).render(recipe, bundle.plan).argv)
-        return run, _noted(run, scheduler.submit(run, script=script))
+        return run, note_submission(run, scheduler.submit(run, script=script))
     except BaseException:
         _discard(run)
         raise
 
 
-def start(run: RunDir, recipe: Recipe, scheduler: Scheduler) -> Submission:
+def start(run: RunDir, recipe: Recipe, scheduler: Scheduler, *, after: Sequence[str] = ()) -> Submission:
     """Submits a run folder, for the first time or again, and notes it."""
     scheduler.check(run, recipe)
-    return _noted(run, scheduler.submit(run))
+    return note_submission(run, scheduler.submit(run, after=after))
 
 
 def new_run(runs: Path, name: str) -> RunDir:
@@ -143,7 +158,8 @@ def _discard(run: RunDir) -> None:
         shutil.rmtree(run.root, ignore_errors=True)
 
 
-def _noted(run: RunDir, submission: Submission) -> Submission:
+def note_submission(run: RunDir, submission: Submission) -> Submission:
+    """Appends a line to submissions.jsonl."""
     row = asdict(submission)
     append_line(run.submissions, {**row, "argv": list(submission.argv)})
     return submission

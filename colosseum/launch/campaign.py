@@ -1,0 +1,329 @@
+"""A campaign: stages one after the other, each from the checkpoint of one before, with a gate at every hand-over.
+
+All stages are planned and compiled before the first one is submitted, so that a fault of the last shows at once. What
+was submitted stands in campaign.json, written after each submission: running a campaign twice submits nothing twice.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from colosseum.bundle import read_bundle, to_json, write_bundle
+from colosseum.errors import EnvironmentFault, Fault, RefusedInput
+from colosseum.launch import inputs
+from colosseum.launch.compile import Compiled
+from colosseum.launch.gate import read_gate
+from colosseum.launch.jobs import LIVE, Job, jobs_of
+from colosseum.launch.ranks import is_complete
+from colosseum.launch.scheduler import JobState
+from colosseum.launch.slurm import SlurmScheduler
+from colosseum.launch.submit import note_submission, prepare, refuse_what_cannot_start, runs_root
+from colosseum.recipe.load import load
+from colosseum.recipe.schema import Name, Recipe, Section, Text
+from colosseum.rundir import RunDir, new_run_id
+
+SCHEMA = "colosseum.campaign/1"
+MAX_BYTES = 1 << 16
+
+
+class StageFile(Section):
+    """One stage as a file names it."""
+
+    name: Name
+    recipe: Text
+    overrides: tuple[Text, ...] = ()
+
+
+class CampaignFile(Section):
+    """A campaign's YAML file."""
+
+    name: Name
+    stages: tuple[StageFile, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One stage of a campaign that was begun."""
+
+    name: str
+    recipe: str
+    overrides: tuple[str, ...]
+    source: str | None
+    """The stage whose checkpoint it begins from."""
+    run: str
+    """Its run folder's name."""
+    gate_job: str | None = None
+    job: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Campaign:
+    """A campaign's folder; the run folders stand beside it."""
+
+    root: Path
+    name: str
+    cluster: str | None
+    stages: tuple[Stage, ...]
+
+    def run_of(self, stage: Stage) -> RunDir:
+        return RunDir(self.root.parent / stage.run)
+
+    def write(self) -> None:
+        """Replaces campaign.json at once."""
+        temporary = self.root / f".campaign-{os.getpid()}"
+        data = {"schema": SCHEMA, "name": self.name, "cluster": self.cluster}
+        temporary.write_bytes(to_json({**data, "stages": [asdict(stage) for stage in self.stages]}))
+        temporary.replace(self.root / "campaign.json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageStatus:
+    """Where a stage stands."""
+
+    stage: Stage
+    job: Job | None
+    gate: JobState | None
+    word: str
+    """done, a job's own word, held (the gate refused), waiting, or planned."""
+    why: str
+
+
+def read_file(name: str) -> CampaignFile:
+    """A campaign's YAML file, or a shipped one by its name.
+
+    Raises:
+        RefusedInput: with every fault of the file.
+    """
+    path = Path(name)
+    shipped = resources.files("colosseum.recipes").joinpath("campaigns", f"{path.stem}.yaml")
+    try:
+        data = path.read_bytes() if path.is_file() else shipped.read_bytes() if "/" not in name else None
+    except OSError:
+        data = None
+    if data is None:
+        raise RefusedInput([Fault(path="FILE", value=name, rule="no such campaign file", where="command line")])
+    if len(data) > MAX_BYTES:
+        raise RefusedInput(f"{name} is no campaign file: it has more than {MAX_BYTES:,} bytes")
+    try:
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(data, Loader=yaml.SafeLoader)):
+            raise RefusedInput(f"{name}: a campaign file has no YAML aliases")
+        found = CampaignFile.model_validate(_tuples(yaml.safe_load(data)))
+    except yaml.YAMLError as error:
+        raise RefusedInput(f"{name} is not YAML: {' '.join(str(error).split())}") from error
+    except ValidationError as error:
+        raise RefusedInput(
+            [
+                Fault(path=".".join(map(str, e["loc"])), value=e["input"], rule=e["msg"], where=name)
+                for e in error.errors(include_url=False)
+            ]
+        ) from error
+    names = [stage.name for stage in found.stages]
+    if not names or len(set(names)) < len(names):
+        raise RefusedInput(
+            [Fault(path="stages", value=names, rule="must be one or more, of different names", where=name)]
+        )
+    return found
+
+
+def begin(file: CampaignFile, words: Sequence[str], *, cluster: str | None, runs: Path | None, base: Path) -> Campaign:
+    """Plans and compiles every stage and makes the run folders; an earlier begin of the same campaign is taken up.
+
+    Args:
+        words: overrides of every stage.
+
+    Raises:
+        RefusedInput: a stage cannot be run, or a campaign of this name has other stages.
+    """
+    root = runs_root(runs, load("generic", cluster=cluster).recipe).resolve()
+    folder = root / f"campaign-{file.name}"
+    with _locked(folder):
+        if (folder / "campaign.json").exists():
+            known = read(folder)
+            _same(known, file, words)
+            return known
+        stages: list[Stage] = []
+        compiled: list[Compiled] = []
+        for entry in file.stages:
+            overrides = (*entry.overrides, *words)
+            stage, bundle = _stage(entry, overrides, stages, cluster, root, base)
+            stages.append(stage)
+            compiled.append(bundle)
+        campaign = Campaign(root=folder, name=file.name, cluster=cluster, stages=tuple(stages))
+        for stage, bundle in zip(stages, compiled, strict=True):
+            write_bundle(campaign.run_of(stage).bundle, bundle.files, bundle.manifest)
+        campaign.write()
+        return campaign
+
+
+def read(folder: Path) -> Campaign:
+    """A campaign that was begun.
+
+    Raises:
+        RefusedInput: there is none in the folder.
+    """
+    try:
+        data = json.loads((folder / "campaign.json").read_text())
+        stages = tuple(Stage(**{**row, "overrides": tuple(row["overrides"])}) for row in data["stages"])
+        return Campaign(root=folder, name=data["name"], cluster=data["cluster"], stages=stages)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise RefusedInput(f"{folder} holds no campaign that was begun") from error
+
+
+def find(name: str, runs: Path) -> Campaign:
+    """A campaign by its name under ``runs``, or by its folder.
+
+    Raises:
+        RefusedInput: there is none.
+    """
+    for folder in (runs / f"campaign-{name}", Path(name)):
+        if (folder / "campaign.json").is_file():
+            return read(folder.resolve())
+    near = sorted(p.parent.name.removeprefix("campaign-") for p in runs.glob("campaign-*/campaign.json"))
+    rule = f"no such campaign under {runs}"
+    raise RefusedInput([Fault(path="CAMPAIGN", value=name, rule=rule, nearest=tuple(near[:3]), where="command line")])
+
+
+def submit(campaign: Campaign, *, again: bool) -> tuple[Campaign, list[str]]:
+    """Submits to Slurm what is not submitted yet; the campaign after it, and the names of the stages submitted.
+
+    Args:
+        again: also the first stage that is neither done nor on its way, and all after it.
+
+    Raises:
+        RefusedInput: Slurm refuses a job, or the campaign's cluster has no queue.
+    """
+    scheduler = SlurmScheduler()
+    with _locked(campaign.root):
+        campaign = read(campaign.root)
+        standing = {status.stage.name: status for status in statuses(campaign)}
+        submitted: list[str] = []
+        for index, stage in enumerate(campaign.stages):
+            run, status = campaign.run_of(stage), standing[stage.name]
+            on_its_way = status.word in (*LIVE, "done") or (stage.job is not None and not again)
+            if on_its_way and stage.source not in submitted:
+                continue
+            if status.job is not None and status.word in LIVE:  # it waits for a job that is no more
+                scheduler.cancel(status.job.submission.job_id)
+            recipe = read_bundle(run.bundle).recipe
+            if stage.job is None:
+                scheduler.check(run, recipe)
+            else:
+                run.forgive_attempts()
+            jobs = {s.name: s.job for s in campaign.stages}
+            after: list[str] = []
+            gate_job = None
+            if stage.source is not None:
+                before = jobs[stage.source]
+                waits = [before] if before and standing[stage.source].word != "done" else []
+                run.gate.unlink(missing_ok=True)
+                gate_job = scheduler.submit_gate(run, recipe, after=waits)
+                after = [gate_job]
+            submission = scheduler.submit(run, after=after)
+            note_submission(run, submission)
+            stages = list(campaign.stages)
+            stages[index] = replace(stage, gate_job=gate_job, job=submission.job_id)
+            campaign = replace(campaign, stages=tuple(stages))
+            campaign.write()
+            submitted.append(stage.name)
+        return campaign, submitted
+
+
+def statuses(campaign: Campaign) -> list[StageStatus]:
+    """Where each stage stands; Slurm is asked once for the stages and once for the gates."""
+    jobs, _ = jobs_of([campaign.run_of(stage) for stage in campaign.stages])
+    by_run = {job.run.root.name: job for job in jobs}
+    gate_ids = [stage.gate_job for stage in campaign.stages if stage.gate_job]
+    gates: Mapping[str, JobState] = {}
+    if gate_ids:
+        try:
+            gates = SlurmScheduler().states(gate_ids)
+        except EnvironmentFault:  # gate.json tells most
+            gates = {}
+    return [
+        _status(campaign, stage, by_run.get(stage.run), gates.get(stage.gate_job or "")) for stage in campaign.stages
+    ]
+
+
+def _status(campaign: Campaign, stage: Stage, job: Job | None, gate: JobState | None) -> StageStatus:
+    run = campaign.run_of(stage)
+    verdict = read_gate(run)
+    if is_complete(run):
+        word, why = "done", ""
+    elif verdict and not verdict.get("passed"):
+        word, why = "held", "; ".join(verdict.get("faults") or [])
+    elif job is None:
+        word, why = "planned", ""
+    else:
+        word, why = job.word, job.why
+    return StageStatus(stage=stage, job=job, gate=gate, word=word, why=why)
+
+
+def _stage(
+    entry: StageFile, overrides: tuple[str, ...], before: Sequence[Stage], cluster: str | None, root: Path, base: Path
+) -> tuple[Stage, Compiled]:
+    """A stage with its run's name, compiled to begin from the run of the stage that its recipe names."""
+    try:
+        recipe = load(entry.recipe, overrides, cluster=cluster).recipe
+        runs = {stage.name: stage.run for stage in before}
+        source, begins_from = None, recipe.checkpoint.source
+        if begins_from.startswith("stage:"):
+            source = begins_from.removeprefix("stage:")
+            if source not in runs:
+                rule = "names no stage before this one"
+                raise RefusedInput([Fault(path="checkpoint.from", value=begins_from, rule=rule, nearest=tuple(runs))])
+            recipe = _begun_from(recipe, f"run:{runs[source]}")
+        compiled = prepare(recipe, base)
+        known = [f for f in inputs.missing(compiled.recipe, root) if source is None or f.path != "checkpoint.from"]
+        refuse_what_cannot_start(compiled, known, shown=entry.recipe)
+    except RefusedInput as refused:
+        raise RefusedInput([replace(f, rule=f"stage {entry.name}: {f.rule}") for f in refused.faults]) from refused
+    run = new_run_id(recipe.name)
+    return Stage(name=entry.name, recipe=entry.recipe, overrides=overrides, source=source, run=run), compiled
+
+
+def _begun_from(recipe: Recipe, source: str) -> Recipe:
+    data = recipe.as_data()
+    data["checkpoint"]["from"] = source
+    return Recipe.from_data(data)
+
+
+def _same(known: Campaign, file: CampaignFile, words: Sequence[str]) -> None:
+    asked = [(entry.name, entry.recipe, (*entry.overrides, *words)) for entry in file.stages]
+    if asked != [(stage.name, stage.recipe, stage.overrides) for stage in known.stages]:
+        raise RefusedInput(
+            f"campaign {known.name} was begun with other stages or overrides ({known.root}): give this one another "
+            "name; its first stage can begin where an old one ended, with checkpoint.from=run:RUN"
+        )
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One command at a time works on a campaign."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise EnvironmentFault(f"cannot make {folder}: {error.strerror}; --runs names another place") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _tuples(value: Any) -> Any:
+    """Lists to tuples, which the strict model wants."""
+    if isinstance(value, dict):
+        return {key: _tuples(v) for key, v in value.items()}
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value

@@ -1,0 +1,72 @@
+"""A shakedown: the same job on as few GPUs as hold it, 20 steps with a save and a resume, before the full one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from colosseum.checkpoint.folders import newest_committed, read_metadata
+from colosseum.errors import RefusedInput
+from colosseum.launch.compile import Compiled, compile_bundle
+from colosseum.launch.inputs import Source
+from colosseum.planning.resolve import resolve
+from colosseum.recipe.schema import Recipe
+from colosseum.rundir import RunDir, checkpoint_folder
+from colosseum.units import parse_duration_s
+
+STEPS, STOP_AFTER = 20, 10
+LONGEST_S = 3600
+
+
+def shakedown_of(full: Compiled, runs: Path) -> Compiled:
+    """The small job: the layout of the full one on its fewest whole replicas that fit the memory.
+
+    Args:
+        runs: where ``run:`` names are looked up.
+
+    Raises:
+        RefusedInput: the cluster has no queue.
+    """
+    recipe, layout = full.recipe, full.plan.layout
+    if recipe.cluster.scheduler != "slurm":
+        raise RefusedInput("--shakedown is for clusters with a queue; on this machine say `colosseum rehearse`")
+    first = _first_step(recipe, runs)
+    replica = layout.tp * layout.pp * layout.cp
+    per_node = recipe.resources.gpus_per_node
+    for dp in (d for d in range(1, layout.dp + 1) if layout.dp % d == 0):
+        gpus = replica * dp
+        if gpus > per_node and gpus % per_node:
+            continue
+        small = _small(recipe, gpus, layout.mbs * layout.microbatches * dp, first)
+        plan = resolve(small)
+        if plan.fits or dp == layout.dp:
+            return compile_bundle(small, plan, stop_after_step=first + STOP_AFTER)
+    raise RefusedInput(f"{recipe.name}: no part of its {layout.dp} replicas fills whole nodes")
+
+
+def _small(recipe: Recipe, gpus: int, gbs: int, first: int) -> Recipe:
+    data: dict[str, Any] = recipe.as_data()
+    data["name"] = f"{recipe.name[:54]}-shakedown"
+    data["resources"]["gpus"] = gpus
+    data["resources"]["time_limit"] = f"{min(parse_duration_s(recipe.resources.time_limit), LONGEST_S)}s"
+    data["batch"]["gbs"] = gbs
+    steps = first + STEPS
+    data["train"] |= {"steps": steps, "tokens": None, "epochs": None, "val_every_steps": steps}
+    data["checkpoint"] |= {"every_steps": steps, "keep_every": None}
+    data["optimizer"]["warmup_steps"] = min(recipe.optimizer.warmup_steps, STEPS - 1)
+    return Recipe.from_data(data)
+
+
+def _first_step(recipe: Recipe, runs: Path) -> int:
+    """The step that the run begins after: the checkpoint's where the optimizer goes on, else 0."""
+    source = recipe.checkpoint.source
+    if source == "none" or "optimizer" not in recipe.checkpoint.load:
+        return 0
+    if not source.startswith("run:"):
+        return read_metadata(Path(source)).step
+    wanted = Source.parse(source.removeprefix("run:"))
+    run = RunDir(runs / wanted.run)
+    step = newest_committed(run.checkpoints) if wanted.step is None else wanted.step
+    if step is None:
+        raise RefusedInput(f"run {wanted.run} holds no finished checkpoint")
+    return read_metadata(checkpoint_folder(run.checkpoints, step)).step
