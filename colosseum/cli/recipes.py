@@ -66,15 +66,23 @@ def show(
 def validate(words: RecipeWords, cluster: Cluster = None, as_json: Json = False) -> None:
     """Check a recipe against its schema, the rules between fields and the arithmetic of its layout.
 
-    All faults come at once, each with its place, its rule and the nearest legal values.
+    All faults come at once, each with its place, its rule and the nearest legal values. Then what the recipe's engine
+    cannot do, with the engine that can.
     """
-    from colosseum.planning.resolve import resolve
+    from colosseum.engines.registry import engine_of
+    from colosseum.errors import RefusedInput
+    from colosseum.launch.request import placing
+    from colosseum.planning.resolve import apply_layout, resolve
     from colosseum.recipe.load import load
 
     name, overrides = recipe_and_overrides(words)
     loaded = load(name, overrides, cluster=cluster)
-    resolve(loaded.recipe)
-    warn(loaded.warnings)
+    recipe = apply_layout(loaded.recipe, resolve(loaded.recipe).layout)
+    engine = engine_of(recipe.engine)
+    with placing(loaded.origins):
+        if faults := engine.faults(recipe):
+            raise RefusedInput(faults)
+    warn([*loaded.warnings, *engine.notes(recipe)])
     if as_json:
         document({"schema": "colosseum.validation/1", "name": name, "valid": True, "warnings": list(loaded.warnings)})
         return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from colosseum.engines.base import EngineLaunch
+from colosseum.engines.base import About, EngineLaunch
 from colosseum.errors import Fault
 from colosseum.planning.plan import Plan
 from colosseum.recipe.schema import Recipe
@@ -19,6 +19,14 @@ class McoreEngine:
     """See ``engines.base.Engine``."""
 
     name = "mcore"
+    about = About(
+        title="Colosseum's own runtime on megatron-core",
+        tasks=("cpt",),
+        fp8=("delayed", "tensorwise", "blockwise"),
+        cp="cpt",
+        container="any with this package, e.g. docker/Dockerfile.mcore",
+        reads="its own checkpoints",
+    )
 
     def faults(self, recipe: Recipe) -> list[Fault]:
         """What this runtime cannot do yet; the rules between fields (``recipe/rules.py``) are megatron-core's."""
@@ -27,6 +35,9 @@ class McoreEngine:
             rule = "engine mcore attends across documents; reset_position_ids and eod_mask_loss work"
             faults.append(Fault(path="data.reset_attention_mask", value=True, rule=rule, nearest=(False,)))
         return faults
+
+    def notes(self, recipe: Recipe) -> list[str]:
+        return []
 
     def render(self, recipe: Recipe, plan: Plan) -> EngineLaunch:
         return EngineLaunch(files={}, argv=("python", "-m", "colosseum.runtime", "bundle"))

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 from colosseum.engines.base import Engine
 from colosseum.engines.mcore import McoreEngine
+from colosseum.engines.megatron_lm import MegatronLmEngine
 from colosseum.errors import Fault, RefusedInput
 
-ENGINES: Mapping[str, Engine] = {"mcore": McoreEngine()}
+ENGINES: Mapping[str, Engine] = {"mcore": McoreEngine(), "megatron-lm": MegatronLmEngine()}
 
 
 def engine_of(name: str) -> Engine:

@@ -1,0 +1,121 @@
+"""What the foreign engines share: the bundle's ``start.py`` and ``command.json``, and sentences of refusal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from colosseum.engines.base import EngineLaunch
+from colosseum.errors import Fault
+from colosseum.recipe.rules_base import Facts
+from colosseum.recipe.schema import Recipe
+from colosseum.rundir import RunDir
+
+RUN = RunDir(Path())
+"""Paths as the ranks see them: they start inside the run folder."""
+TRACKER = "latest_checkpointed_iteration.txt"
+OUTCOME = RUN.attempt(0).outcome.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """What ``start.py`` is told; its docstring says what each field means."""
+
+    engine: str
+    program: str
+    home: Mapping[str, str] | None
+    arguments: Sequence[str]
+    patterns: Mapping[str, Mapping[str, str]]
+    scales: Mapping[str, float] = field(default_factory=dict)
+    first: Sequence[str] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    checkpoints: Mapping[str, str | None]
+
+
+def launch(recipe: Recipe, command: Command, files: Mapping[str, bytes] | None = None) -> EngineLaunch:
+    """The launch of a foreign engine: its own files, the command, and the program that starts it."""
+    text = {
+        "engine": command.engine,
+        "program": command.program,
+        "home": command.home,
+        "arguments": list(command.arguments),
+        "first": list(command.first),
+        "env": {**_deterministic(recipe), **command.env},
+        "patterns": command.patterns,
+        "scales": command.scales,
+        "constants": {"gbs": recipe.batch.gbs, "seq_length": recipe.batch.seq_length},
+        "total_steps": total_steps(recipe),
+        "checkpoints": command.checkpoints,
+        "names": {
+            "attempts": RUN.attempts.name,
+            "metrics": RUN.metrics.name,
+            "outcome": OUTCOME,
+            "tracker": TRACKER,
+        },
+    }
+    start = resources.files("colosseum.engines").joinpath("start.py").read_bytes()
+    written = {"start.py": start, "command.json": (json.dumps(text, indent=2) + "\n").encode(), **(files or {})}
+    return EngineLaunch(files=written, argv=("python", "bundle/engine/start.py"))
+
+
+def _deterministic(recipe: Recipe) -> dict[str, str]:
+    """megatron-core refuses deterministic mode without a fixed NCCL algorithm."""
+    return {"NCCL_ALGO": "Ring"} if recipe.train.deterministic else {}
+
+
+def total_steps(recipe: Recipe) -> int:
+    """Optimizer steps of the whole run; 0 when the data that it depends on are unknown."""
+    return Facts.of(recipe).total_steps or 0
+
+
+def minutes(seconds: float) -> int:
+    """Whole minutes, rounded up."""
+    return int(-(-seconds // 60))
+
+
+class Refusals:
+    """Collects what an engine cannot do; each sentence says which engine can."""
+
+    def __init__(self, engine: str) -> None:
+        self._engine = engine
+        self.found: list[Fault] = []
+
+    def add(self, path: str, value: Any, rule: str, *nearest: Any) -> None:
+        self.found.append(Fault(path=path, value=value, rule=f"engine {self._engine}: {rule}", nearest=nearest))
+
+    def unless(self, holds: bool, path: str, value: Any, rule: str, *nearest: Any) -> None:
+        if not holds:
+            self.add(path, value, rule, *nearest)
+
+
+def common_faults(engine: str, recipe: Recipe) -> Refusals:
+    """What no foreign engine does."""
+    found = Refusals(engine)
+    found.unless(recipe.hardware.kind == "gpu", "engine", engine, "needs GPUs; mcore also trains on a CPU", "mcore")
+    found.unless(
+        not recipe.data.record_samples, "data.record_samples", True, "keeps no ledger of samples; mcore does", False
+    )
+    found.unless(
+        total_steps(recipe) > 0 or recipe.train.epochs is not None,
+        "train.steps",
+        recipe.train.steps,
+        "needs to know its number of steps",
+    )
+    mode = recipe.stability.mode
+    found.unless(mode != "watch", "stability.mode", mode, "stops at NaN or ignores it; mcore can watch", "act", "off")
+    return found
+
+
+def source_folder(source: str) -> tuple[str, int | None]:
+    """``checkpoint.from`` as a path from inside the run folder, and the step if one is named.
+
+    ``run:NAME`` is a neighbour of this run folder; ``stage:NAME`` stays as it is: only a dry run has it.
+    """
+    if not source.startswith("run:"):
+        return source, None
+    name, _, step = source.removeprefix("run:").partition("@")
+    return f"../{name}/{RUN.checkpoints.name}", int(step) if step else None

@@ -1,0 +1,215 @@
+"""One rank of a foreign engine: starts it, passes "save and leave" on, writes metrics.jsonl and outcome.json.
+
+A copy of this file stands in every bundle of a foreign engine and runs inside that engine's container: standard library
+only, Python 3.10 or later, nothing of Colosseum is imported. What it does is said by ``command.json`` beside it:
+
+    program      path of the engine's script, below ``home``; or a path inside the bundle
+    home         {variable, default}: the environment variable that names the engine's checkout, and where it else is
+    arguments    the script's arguments
+    first        more of them, when this run has no checkpoint yet
+    env          variables to set unless the environment has them
+    patterns     kind of a metrics row -> {key -> regular expression with one group}; a line that has ``step`` is a row
+    scales       key -> factor to base units
+    constants    numbers of the recipe that a row is completed with: gbs, seq_length
+    total_steps  the run is complete when this step was logged
+    checkpoints  {folder, glob, pattern}: names of finished checkpoints, the group is the step; no pattern = the engine
+                 keeps the tracker file itself
+    names        of the files of a run folder
+
+Exit codes are docs/contracts.md's: 0 complete, 75 saved, 76 not to be started again, else the engine's own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+SAVED, FINAL = 75, 76
+NOT_A_NUMBER = re.compile(r"found NaN|Unexpected result nan|loss is nan", re.IGNORECASE)
+
+
+def main() -> int:
+    command = json.loads((HERE / "command.json").read_text())
+    rank = int(os.environ.get("RANK", "0"))
+    attempt = Path(command["names"]["attempts"]) / "{:03d}".format(int(os.environ.get("COLOSSEUM_ATTEMPT", "0")))
+    program, problem = find_program(command)
+    if problem:
+        if rank == 0:
+            write_outcome(command, attempt, "config_error", False, problem)
+        sys.stderr.write(problem + "\n")
+        return FINAL
+    words = [sys.executable, "-u", str(program), *command["arguments"]]
+    if not saved_step(command):
+        words += command["first"]
+    env = {**command["env"], **os.environ}
+    # errors=replace: a torn byte in a log must not end a training run.
+    child = subprocess.Popen(
+        words,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        preexec_fn=ignore_usr1,
+    )
+    asked = pass_signals_on(child)
+    step, broken = follow(child, command)
+    code = child.wait()
+    if rank == 0:
+        note_checkpoint(command)
+    return settle(command, attempt, rank, code, step=step, asked=bool(asked), broken=broken)
+
+
+def find_program(command: dict[str, Any]) -> tuple[Path | None, str]:
+    """The engine's script, or one sentence why there is none."""
+    home = command["home"]
+    if home is None:
+        return HERE / command["program"], ""
+    root = Path(os.environ.get(home["variable"], home["default"]))
+    program = root / command["program"]
+    if program.is_file():
+        return program, ""
+    return None, (
+        "{} is not there: this bundle needs a container that holds {}, or {} set to its checkout "
+        "(cluster file: env.{})".format(program, command["engine"], home["variable"], home["variable"])
+    )
+
+
+def ignore_usr1() -> None:
+    """In the child: Slurm sends USR1 to every process of a step, and it would end an engine that has no handler."""
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+
+
+def pass_signals_on(child: subprocess.Popen[str]) -> list[int]:
+    """USR1 and TERM mean: save and leave, which the engines hear as TERM. Returns the list of signals seen."""
+    asked: list[int] = []
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
+        if child.poll() is None:
+            child.send_signal(signal.SIGTERM)
+
+    for number in (signal.SIGUSR1, signal.SIGTERM):
+        signal.signal(number, handler)
+    return asked
+
+
+def follow(child: subprocess.Popen[str], command: dict[str, Any]) -> tuple[int, str]:
+    """Copies the log to our own output; its rows go to metrics.jsonl as they come. The last step, and what broke."""
+    patterns = {kind: {k: re.compile(p) for k, p in keys.items()} for kind, keys in command["patterns"].items()}
+    step, broken = 0, ""
+    for line in child.stdout or ():
+        sys.stdout.write(line)
+        sys.stdout.flush()
+        if NOT_A_NUMBER.search(line):
+            broken = line.strip()[:300]
+        for kind, keys in patterns.items():
+            values = row_of(line, keys, command)
+            if values is None:
+                continue
+            if kind == "train":
+                step = values["step"]
+            append_row(command, kind, values)
+            break
+    return step, broken
+
+
+def row_of(line: str, keys: dict[str, re.Pattern[str]], command: dict[str, Any]) -> dict[str, Any] | None:
+    """Values of a line by metrics key, in base units; None when it is not a row."""
+    found = {key: pattern.search(line) for key, pattern in keys.items()}
+    if found["step"] is None:
+        return None
+    values: dict[str, Any] = {
+        key: float(match[1]) * command["scales"].get(key, 1.0) for key, match in found.items() if match
+    }
+    values["step"] = int(values["step"])
+    return values
+
+
+def append_row(command: dict[str, Any], kind: str, values: dict[str, Any]) -> None:
+    constants = command["constants"]
+    row: dict[str, Any] = {
+        "kind": kind,
+        "step": values.pop("step"),
+        "attempt": int(os.environ.get("COLOSSEUM_ATTEMPT", "0")),
+    }
+    row["time_unix_s"] = round(time.time(), 3)
+    row.update({key: value for key, value in values.items() if value == value})
+    if kind == "train":
+        row["consumed_samples"] = row["step"] * constants["gbs"]
+        row["consumed_tokens"] = row["consumed_samples"] * constants["seq_length"]
+        if "step_time_s" in row:
+            row["tokens_per_s"] = constants["gbs"] * constants["seq_length"] / row["step_time_s"]
+        row["skipped"] = False
+    with Path(command["names"]["metrics"]).open("a") as file:
+        file.write(json.dumps(row) + "\n")
+
+
+def saved_step(command: dict[str, Any]) -> int:
+    """Step of the newest finished checkpoint of this run, 0 = none."""
+    where = command["checkpoints"]
+    folder = Path(where["folder"])
+    if where["pattern"] is None:  # the engine keeps Megatron's tracker file itself
+        tracker = folder / command["names"]["tracker"]
+        text = tracker.read_text().strip() if tracker.is_file() else ""
+        return int(text) if text.isdigit() else 0
+    matches = (re.search(where["pattern"], path.name) for path in folder.glob(where["glob"]))
+    return max((int(match[1]) for match in matches if match), default=0)
+
+
+def note_checkpoint(command: dict[str, Any]) -> None:
+    """Leaves the newest step where the job script looks for it, under Megatron's own name."""
+    folder, step = Path(command["checkpoints"]["folder"]), saved_step(command)
+    if command["checkpoints"]["pattern"] is not None and step:
+        (folder / command["names"]["tracker"]).write_text(str(step))
+
+
+def settle(command: dict[str, Any], attempt: Path, rank: int, code: int, *, step: int, asked: bool, broken: str) -> int:
+    """The exit code, and outcome.json from the rank that knows; the first writer wins."""
+    if broken:
+        write_outcome(command, attempt, "numeric_error", False, broken, step=step, rank=rank)
+        return FINAL
+    if code:
+        return code if code > 0 else 128 - code
+    if step >= command["total_steps"] or (not asked and rank == 0 and saved_step(command) >= command["total_steps"]):
+        write_outcome(command, attempt, "completed", False, "every step was done", step=step, rank=rank)
+        return 0
+    if asked or step:
+        write_outcome(
+            command, attempt, "saved", True, "stopped on request", step=step or saved_step(command), rank=rank
+        )
+        return SAVED
+    return 0
+
+
+def write_outcome(
+    command: dict[str, Any], attempt: Path, kind: str, retry: bool, reason: str, step: int = 0, rank: int = 0
+) -> None:
+    line: dict[str, Any] = {
+        "kind": kind,
+        "retry": retry,
+        "step": step,
+        "last_saved_step": saved_step(command),
+        "rank": rank,
+    }
+    line["reason"] = reason
+    attempt.mkdir(parents=True, exist_ok=True)
+    try:
+        descriptor = os.open(attempt / command["names"]["outcome"], os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    except FileExistsError:
+        return
+    with os.fdopen(descriptor, "w") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,126 @@
+"""``start.py`` with a program that prints what an engine prints: metrics, outcome, exit codes, signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engines.conftest import Rendered
+
+# As Megatron-LM's training_log() prints it (core_v0.16.1).
+LOG = (
+    " [2026-01-01 00:00:00.000000] iteration {i:8d}/{n:8d} | consumed samples: {s:12d} |"
+    " elapsed time per iteration (ms): 250.0 | throughput per GPU (TFLOP/s/GPU): 401.5 | learning rate: 1.000000E-05 |"
+    " global batch size:     8 | lm loss: 2.500000E+00 | loss scale: 1.0 | grad norm: 0.731 |"
+)
+VALIDATION = " validation loss at iteration 2 on validation set | lm loss value: 2.400000E+00 | lm loss PPL: 1.1E+01 | "
+PROGRAM = """
+import os, pathlib, signal, sys, time
+LOG, VALIDATION, mode = {log!r}, {validation!r}, os.environ["MODE"]
+stopped = []
+signal.signal(signal.SIGTERM, lambda *_: stopped.append(1))
+pathlib.Path("checkpoints").mkdir(exist_ok=True)
+for i in range(1, 4):
+    print(LOG.format(i=i, n=3, s=8 * i), flush=True)
+    if mode == "nan": sys.exit("AssertionError: found NaN in local forward loss calculation")
+    if mode == "crash": sys.exit(9)
+    if mode == "stop":
+        for _ in range(500):
+            if stopped: break
+            time.sleep(0.02)
+        pathlib.Path("checkpoints/latest_checkpointed_iteration.txt").write_text("1")
+        sys.exit(0)
+print(VALIDATION)
+pathlib.Path("checkpoints/latest_checkpointed_iteration.txt").write_text("3")
+print(sys.argv[1:])
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path, rendered: Rendered) -> Path:
+    """A run folder whose engine is PROGRAM."""
+    words = (
+        "engine=megatron-lm",
+        "train.tokens=98304",
+        "batch.gbs=8",
+        "batch.seq_length=4096",
+        "optimizer.warmup_steps=0",
+    )
+    engine = tmp_path / "run" / "bundle" / "engine"
+    engine.mkdir(parents=True)
+    for name, data in rendered("generic", *words).files.items():
+        (engine / name).write_bytes(data)
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "pretrain_gpt.py").write_text(PROGRAM.format(log=LOG, validation=VALIDATION))
+    return tmp_path / "run"
+
+
+def start(run: Path, mode: str, home: str = "home") -> subprocess.Popen[bytes]:
+    env = {**os.environ, "MODE": mode, "MEGATRON_LM": str(run.parent / home), "RANK": "0"}
+    return subprocess.Popen(
+        [sys.executable, "bundle/engine/start.py"], cwd=run, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+
+
+def outcome(run: Path) -> dict[str, Any]:
+    return dict(json.loads((run / "attempts/000/outcome.json").read_text()))
+
+
+def test_a_complete_run_leaves_metrics_and_an_outcome(run: Path) -> None:
+    process = start(run, "run")
+    out, _ = process.communicate(timeout=30)
+    assert process.returncode == 0, out
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [(row["kind"], row["step"]) for row in rows] == [("train", 1), ("train", 2), ("train", 3), ("val", 2)]
+    assert rows[0]["loss"] == 2.5
+    assert rows[0]["step_time_s"] == 0.25
+    assert rows[0]["tokens_per_s"] == 8 * 4096 / 0.25
+    assert rows[0]["model_tflops_per_gpu"] == 401.5
+    assert rows[1]["consumed_tokens"] == 2 * 8 * 4096
+    assert rows[3]["loss"] == 2.4
+    assert outcome(run) | {"reason": ""} == {
+        "kind": "completed", "retry": False, "step": 3, "last_saved_step": 3, "rank": 0, "reason": ""
+    }  # fmt: skip
+
+
+def test_usr1_saves_and_leaves(run: Path) -> None:
+    process = start(run, "stop")
+    deadline = time.monotonic() + 20
+    while not (run / "metrics.jsonl").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGUSR1)
+    process.communicate(timeout=30)
+    assert process.returncode == 75
+    assert (outcome(run)["kind"], outcome(run)["retry"], outcome(run)["last_saved_step"]) == ("saved", True, 1)
+
+
+def test_nan_is_not_tried_again(run: Path) -> None:
+    process = start(run, "nan")
+    process.communicate(timeout=30)
+    assert process.returncode == 76
+    assert outcome(run)["kind"] == "numeric_error"
+    assert "found NaN" in outcome(run)["reason"]
+
+
+def test_a_crash_is_the_job_script_s_to_settle(run: Path) -> None:
+    process = start(run, "crash")
+    process.communicate(timeout=30)
+    assert process.returncode == 9
+    assert not (run / "attempts/000/outcome.json").exists()
+
+
+def test_a_missing_engine_is_one_sentence(run: Path) -> None:
+    process = start(run, "run", home="nowhere")
+    out, _ = process.communicate(timeout=30)
+    assert process.returncode == 76
+    assert outcome(run)["kind"] == "config_error"
+    assert b"Megatron-LM, or MEGATRON_LM set to its checkout" in out
+    assert b"Traceback" not in out
