@@ -66,12 +66,12 @@ def judge(error: BaseException) -> Verdict:
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-    """The exception and those it came from."""
+    """The exception and those it came from; ``raise … from None`` says that it came from none."""
     found: list[BaseException] = []
     current: BaseException | None = error
     while current is not None and current not in found:
         found.append(current)
-        current = current.__cause__ or current.__context__
+        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
     return found
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import time
+from pathlib import Path
 from typing import Any, Literal
 
 from colosseum.rundir import RunDir, append_line
@@ -18,6 +20,8 @@ class MetricsWriter:
     def __init__(self, run: RunDir, attempt: int, *, tensorboard: bool) -> None:
         self._run, self._attempt = run, attempt
         self._board: Any = None
+        for path in (run.metrics, run.events, run.ledger):
+            _end_torn_line(path)
         if tensorboard:
             from torch.utils.tensorboard.writer import SummaryWriter
 
@@ -55,3 +59,16 @@ class MetricsWriter:
 
 def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _end_torn_line(path: Path) -> None:
+    """A line that a crash or a full disk cut short gets its end, or the next one would be lost with it."""
+    try:
+        with path.open("r+b") as file:
+            if file.seek(0, os.SEEK_END) == 0:
+                return
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                file.write(b"\n")
+    except FileNotFoundError:
+        return

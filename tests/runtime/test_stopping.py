@@ -1,0 +1,33 @@
+"""The request to save and leave."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from colosseum.runtime.stopping import SIGNALS, StopSignal
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_both_signals_ask_to_stop_and_end_nothing(number: signal.Signals) -> None:
+    stop = StopSignal()
+    assert not stop.received
+    signal.raise_signal(number)
+    signal.raise_signal(number)
+    assert stop.received
+
+
+def test_an_interrupt_is_the_launcher_s_to_pass_on() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    StopSignal()
+    assert signal.getsignal(signal.SIGINT) is before
