@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ class Attempt:
     nodes: str
     began_unix_s: float | None
     from_step: int
-    """The newest checkpoint when it began."""
+    """The checkpoint it went on from."""
     last_step: int | None
     """The last step it trained; None = none."""
     lost_steps: int | None
@@ -88,19 +88,28 @@ def standing(run: RunDir) -> Standing:
 def last_attempt(run: RunDir) -> Attempt | None:
     """The newest attempt, without its steps."""
     numbers = run.attempt_numbers()
-    return _attempt(run, numbers[-1], None, None) if numbers else None
+    return _attempt(run, numbers[-1]) if numbers else None
 
 
 def history(run: RunDir) -> list[Attempt]:
     """All attempts, with the steps that each trained and lost; reads the whole metrics.jsonl."""
     reached: dict[int, int] = {}
+    loaded: dict[int, int] = {}
     for row in read_lines(run.metrics):
-        if row.get("kind") == "train" and isinstance(row.get("step"), int):
-            number = row.get("attempt", 0)
-            reached[number] = max(reached.get(number, 0), row["step"])
-    numbers = run.attempt_numbers()
-    following: Sequence[int | None] = [*numbers[1:], None]
-    return [_attempt(run, n, reached.get(n), after) for n, after in zip(numbers, following, strict=False)]
+        number, step = row.get("attempt", 0), row.get("step")
+        if row.get("kind") == "train" and isinstance(step, int):
+            reached[number] = max(reached.get(number, 0), step)
+        elif row.get("kind") == "load" and isinstance(step, int):
+            loaded[number] = step
+    attempts = [_attempt(run, number) for number in run.attempt_numbers()]
+    # The job script goes by the newest mark; the runtime passes a damaged checkpoint over.
+    attempts = [
+        replace(a, from_step=loaded.get(a.number, a.from_step), last_step=reached.get(a.number)) for a in attempts
+    ]
+    for i, (attempt, after) in enumerate(pairwise(attempts)):
+        last = attempt.from_step if attempt.last_step is None else attempt.last_step
+        attempts[i] = replace(attempt, lost_steps=max(0, last - after.from_step))
+    return attempts
 
 
 def age_s(unix_s: float | None) -> float | None:
@@ -108,21 +117,17 @@ def age_s(unix_s: float | None) -> float | None:
     return None if unix_s is None else max(0.0, time.time() - unix_s)
 
 
-def _attempt(run: RunDir, number: int, last_step: int | None, following: int | None) -> Attempt:
+def _attempt(run: RunDir, number: int) -> Attempt:
+    """What env.json and outcome.json say."""
     env, outcome = _object(run.attempt(number).env), run.attempt(number).read_outcome() or {}
-    from_step = int(env.get("saved_step") or 0)
-    lost = None
-    if following is not None:
-        resumed_from = int(_object(run.attempt(following).env).get("saved_step") or 0)
-        lost = max(0, (from_step if last_step is None else last_step) - resumed_from)
     return Attempt(
         number=number,
         job_id=str(env.get("job_id", "")),
         nodes=str(env.get("nodes", "")),
         began_unix_s=env.get("time_unix_s"),
-        from_step=from_step,
-        last_step=last_step,
-        lost_steps=lost,
+        from_step=int(env.get("saved_step") or 0),
+        last_step=None,
+        lost_steps=None,
         kind=outcome.get("kind"),
         retry=bool(outcome.get("retry")),
         rank=outcome.get("rank"),

@@ -12,9 +12,10 @@ import torch.distributed as dist
 
 from colosseum.bundle import read_bundle
 from colosseum.checkpoint import folders
+from colosseum.errors import RefusedInput
 from colosseum.recipe.rules_base import Facts
 from colosseum.recipe.schema import Recipe
-from colosseum.rundir import AttemptDir, OutcomeKind, RunDir, checkpoint_folder
+from colosseum.rundir import AttemptDir, OutcomeKind, RunDir, checkpoint_folder, saved_steps
 from colosseum.runtime import data, device, loop, model, optimizer, parallel, saving
 from colosseum.runtime.failures import ConfigFailure, exit_code, judge
 from colosseum.runtime.metrics import MetricsWriter
@@ -148,6 +149,7 @@ def _begin(job: Job, training: saving.Training, saver: saving.Saver, writer: Met
     """The state to go on from: this run's newest checkpoint, else what ``checkpoint.from`` names, else step 0."""
     recipe = training.recipe
     own = saver.last_saved_step
+    _name_damaged(job.run, own, writer)
     if own is not None:
         folder = checkpoint_folder(job.run.checkpoints, own)
         what: tuple[str, ...] = EVERYTHING
@@ -169,6 +171,24 @@ def _begin(job: Job, training: saving.Training, saver: saving.Saver, writer: Met
     if state.step >= (Facts.of(recipe).total_steps or 0):
         raise ConfigFailure(f"{folder} is of step {state.step}, and train.steps ends there or before: say more steps")
     return state
+
+
+def _name_damaged(run: RunDir, own: int | None, writer: MetricsWriter | None) -> None:
+    """Says which newer checkpoints are passed over, and why; they stay where they are.
+
+    Raises:
+        ConfigFailure: there are checkpoints and none is whole: the run would begin from scratch unseen.
+    """
+    damaged = [step for step in saved_steps(run.checkpoints) if own is None or step > own]
+    for step in damaged:
+        try:
+            folders.read_metadata(checkpoint_folder(run.checkpoints, step))
+        except RefusedInput as refused:
+            sys.stdout.write(f"passed over: {refused}\n")
+            if writer:
+                writer.event("checkpoint_passed_over", step, reason=str(refused))
+    if damaged and own is None:
+        raise ConfigFailure(f"no checkpoint of this run is whole (steps {damaged}): delete them all to begin anew")
 
 
 def source_folder(run: RunDir, source: str) -> Path:
