@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -24,13 +24,13 @@ from megatron.core.datasets import helpers
 from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
 from megatron.core.datasets.indexed_dataset import IndexedDataset
 from megatron.core.datasets.utils import Split
-from megatron.core.utils import get_batch_on_this_cp_rank
 
 from colosseum.data.indexed import read_dataset
 from colosseum.data.tokenizer import load_tokenizer
 from colosseum.errors import RefusedInput
 from colosseum.recipe.schema import BlendEntry, Recipe
 from colosseum.runtime.failures import ConfigFailure, DataFailure
+from colosseum.runtime.parallel import zigzag_positions
 
 KEYS = ("tokens", "labels", "loss_mask", "position_ids")
 Name = Literal["train", "valid"]
@@ -238,9 +238,10 @@ def microbatches(samples: Samples, first: int, count: int, mbs: int, *, dp: int,
 
 
 def _on_this_cp_rank(batch: Batch) -> Batch:
-    if parallel_state.get_context_parallel_world_size() == 1:
+    """This rank's part of every sequence ``[mbs, S]`` → ``[mbs, S / C]``."""
+    ranks = parallel_state.get_context_parallel_world_size()
+    if ranks == 1:
         return batch
-    cut: Mapping[str, torch.Tensor] = get_batch_on_this_cp_rank(
-        batch, cp_group=parallel_state.get_context_parallel_group()
-    )
-    return dict(cut)
+    length = batch["tokens"].size(1) // ranks
+    positions = zigzag_positions(length, parallel_state.get_context_parallel_rank(), ranks)
+    return {key: tensor[:, positions] for key, tensor in batch.items()}

@@ -18,6 +18,8 @@ from megatron.core.transformer.dot_product_attention import DotProductAttention
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 from torch import Tensor
 
+from colosseum.runtime.parallel import zigzag_positions
+
 
 class Norm(torch.nn.Module):  # type: ignore[misc]
     """LayerNorm or RMSNorm with layernorm1p and the mark that sequence parallelism needs."""
@@ -73,15 +75,6 @@ class Attention(DotProductAttention):  # type: ignore[misc]
             enable_gqa=key.size(2) != query.size(2),
         )
         return context_BNSD.permute(2, 0, 1, 3).reshape(length, query.size(1), -1)
-
-
-def zigzag_positions(length: int, rank: int, ranks: int) -> Tensor:
-    """Positions ``[S]`` in the whole sequence of a CP rank's part: chunks ``rank`` and ``2C - 1 - rank`` of 2C.
-
-    Megatron's split (get_batch_on_this_cp_rank): every rank gets equal work under a causal mask.
-    """
-    half = length // 2
-    return torch.cat([torch.arange(half) + chunk * half for chunk in (rank, 2 * ranks - 1 - rank)])
 
 
 def block_spec(config: Any, vp_stage: int | None) -> TransformerBlockSubmodules:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import os
 import time
@@ -22,7 +23,7 @@ class MetricsWriter:
         self._board: Any = None
         for path in (run.metrics, run.events, run.ledger):
             _end_torn_line(path)
-        if tensorboard:
+        if tensorboard and importlib.util.find_spec("tensorboard"):  # an image may lack it
             from torch.utils.tensorboard.writer import SummaryWriter
 
             self._board = SummaryWriter(str(run.tensorboard), flush_secs=30)

@@ -95,3 +95,12 @@ def dp_size() -> int:
 
 def dp_rank() -> int:
     return int(parallel_state.get_data_parallel_rank())
+
+
+def zigzag_positions(length: int, rank: int, ranks: int) -> torch.Tensor:
+    """Positions ``[S]`` in the whole sequence of a CP rank's part: chunks ``rank`` and ``2C - 1 - rank`` of 2C.
+
+    Megatron's split: every rank gets equal work under a causal mask.
+    """
+    half = length // 2
+    return torch.cat([torch.arange(half) + chunk * half for chunk in (rank, 2 * ranks - 1 - rank)])

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import metadata as packages
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,10 @@ CONTENT = {"distrib_optim_sharding_type": "fully_reshardable", "chained_optim_av
 FULL_BYTES = 1 << 20
 """A disk with less room is full."""
 PACKAGES = ("colosseum", "megatron-core", "torch", "transformer-engine")
+
+
+# From 0.18 on the default is a package of NVIDIA's that few sites have.
+_OWN_ASYNC = {"async_strategy": "mcore"} if "async_strategy" in signature(dist_checkpointing.save).parameters else {}
 
 
 @dataclass(slots=True)
@@ -190,6 +195,7 @@ class Saver:
                 strategy,
                 async_sharded_save=self._async is not None,
                 content_metadata=dict(CONTENT),
+                **_OWN_ASYNC,
             )
         if self._async is None:
             self._commit(step, metadata, start)
