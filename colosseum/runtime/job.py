@@ -69,6 +69,7 @@ def main(bundle_folder: Path) -> int:
         _check_ranks(recipe, place)
         parallel.start(recipe, place, 2 * _hang_timeout_s(recipe))
         stopped = train(job, recipe, stop)
+        dist.destroy_process_group()
     except Exception as error:
         verdict = judge(error)
         if verdict.kind == "crash":
