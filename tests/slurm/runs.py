@@ -41,7 +41,7 @@ def submit(run: RunDir) -> str:
     return start(run, load("debug/cpt-4k-bf16", cluster="dev-slurm").recipe, SlurmScheduler()).job_id
 
 
-def until(what: Callable[[], Any], timeout_s: float = 90) -> Any:
+def until(what: Callable[[], Any], timeout_s: float = 300) -> Any:
     """Polls until ``what()`` is true; its value."""
     end = time.monotonic() + timeout_s
     while not (value := what()):
@@ -56,7 +56,7 @@ def until_step(run: RunDir, step: int, attempt: int = 0) -> None:
     until(lambda: any(r["step"] >= step and r["attempt"] >= attempt for r in latest_rows(run.metrics, "train")))
 
 
-def until_ended(run: RunDir, timeout_s: float = 90) -> Job:
+def until_ended(run: RunDir, timeout_s: float = 300) -> Job:
     """Waits for the end of the run's newest job: ended for Slurm, not waiting to start again."""
 
     def ended() -> Job | None:
@@ -79,3 +79,26 @@ def log(run: RunDir) -> str:
 def losses(run: RunDir) -> list[float]:
     """By step, of the attempt that counts."""
     return [row["loss"] for row in latest_rows(run.metrics, "train")]
+
+
+def batch_shell(run: RunDir) -> int:
+    """Process id of the job's script."""
+    script = f"job{int(job_of(run).submission.job_id):05d}/slurm_script"
+    return _process(lambda words, _: words[0].endswith("bash") and len(words) > 1 and words[1].endswith(script))
+
+
+def rank_process(run: RunDir, rank: int) -> int:
+    """Process id of a rank."""
+    wanted = {f"COLOSSEUM_RUN={run.root}", f"RANK={rank}"}
+    return _process(lambda words, env: "python" in words[0] and wanted <= set(env))
+
+
+def _process(is_it: Callable[[list[str], list[str]], bool]) -> int:
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words, env = ((folder / name).read_text(errors="replace").split("\0") for name in ("cmdline", "environ"))
+        except OSError:  # gone, or another user's
+            continue
+        if is_it(words, env):
+            return int(folder.name)
+    raise LookupError("no such process")

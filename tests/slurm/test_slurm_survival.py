@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from colosseum.launch import jobs
-from colosseum.launch.jobs import Job, job_of
+from colosseum.launch.jobs import Job
 from colosseum.monitor.watch import history
 from colosseum.rundir import RunDir, saved_steps
 from tests.slurm.conftest import DevSlurm
-from tests.slurm.runs import log, losses, stand_in_run, submit, until_ended, until_step
+from tests.slurm.runs import batch_shell, log, losses, stand_in_run, submit, until_ended, until_step
 from tests.slurm.stand_in import curve
 
 Drill = tuple[RunDir, Job]
@@ -53,7 +53,7 @@ def _batch_shell_killed(slurm: DevSlurm, runs: Path) -> Drill:
     run = stand_in_run(runs, "shell")
     submit(run)
     until_step(run, 7)
-    os.kill(_batch_shell(run), signal.SIGKILL)
+    os.kill(batch_shell(run), signal.SIGKILL)
     assert until_ended(run).word == "stopped"  # Slurm ends the ranks gently: they save
     assert jobs.requeue(run) is not None
     return run, until_ended(run)
@@ -163,20 +163,3 @@ def test_slurm_without_requeue_says_how_to_go_on(drills: dict[str, Future[Drill]
     run, job = drills["no requeue"].result()
     assert job.word == "stopped"
     assert f"to go on: colosseum jobs requeue {run.root.name}" in log(run)
-
-
-def _batch_shell(run: RunDir) -> int:
-    """Process id of the job's script."""
-    job = job_of(run).submission.job_id
-    for folder in Path("/proc").iterdir():
-        try:
-            words = (folder / "cmdline").read_bytes().split(b"\0")
-        except (OSError, NotADirectoryError):
-            continue
-        if (
-            words[0].endswith(b"bash")
-            and len(words) > 1
-            and words[1].endswith(f"job{int(job):05d}/slurm_script".encode())
-        ):
-            return int(folder.name)
-    raise AssertionError(f"no script of job {job}")

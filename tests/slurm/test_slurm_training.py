@@ -1,0 +1,225 @@
+"""Real training on a real Slurm: two nodes of two CPU ranks, stopped and broken in every way, against a run left alone.
+
+A test here takes a minute or two of two cores, so most are ``long``.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from colosseum.launch import jobs
+from colosseum.launch.jobs import job_of
+from colosseum.monitor.watch import history
+from colosseum.rundir import RunDir, checkpoint_folder, latest_rows, read_lines, saved_steps
+from tests.slurm.conftest import DevSlurm
+from tests.slurm.runs import batch_shell, log, losses, rank_process, until, until_ended, until_step
+
+COLOSSEUM = Path(sys.executable).parent / "colosseum"
+STEPS, SAVE_EVERY = 24, 6
+ENDS_S = 300
+SMALL = (
+    f"train.steps={STEPS}",
+    f"checkpoint.every_steps={SAVE_EVERY}",
+    "checkpoint.keep_last=null",
+    f"train.val_every_steps={STEPS}",
+    "train.val_steps=1",
+    "batch.seq_length=64",
+    "batch.mbs=4",
+    "resources.gpus=4",
+    "resources.gpus_per_node=2",
+)
+
+
+@pytest.fixture(scope="module")
+def house(slurm: DevSlurm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with the demo's data, and Slurm's place in the environment."""
+    root = tmp_path_factory.mktemp("house")
+    data = root / "data" / "demo"
+    data.mkdir(parents=True)
+    tokenizer = data / "tokenizer.json"
+    subprocess.run([sys.executable, "-m", "colosseum.data.demo_corpus", root / "text"], check=True, capture_output=True)
+    texts = sorted((root / "text").glob("*.jsonl"))
+    tokenize = [COLOSSEUM, "data", "tokenize"]
+    words = [*texts, "--tokenizer", tokenizer, "--train-tokenizer", "2048", "--force"]
+    subprocess.run([*tokenize, *words], check=True, capture_output=True, cwd=root)
+    for text in texts:
+        words = [text, "--tokenizer", tokenizer, "-o", data / text.stem]
+        subprocess.run([*tokenize, *words], check=True, capture_output=True, cwd=root)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in slurm.env.items():
+            patch.setenv(name, value)
+        patch.setenv("COLOSSEUM_RUNS", str(root / "runs"))
+        patch.setenv("XDG_CONFIG_HOME", "/nonexistent")
+        yield root
+
+
+def colosseum(house: Path, *words: str) -> str:
+    """stdout of a command that must succeed."""
+    done = subprocess.run([COLOSSEUM, *words], cwd=house, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def train(house: Path, name: str, *words: str) -> RunDir:
+    """A run submitted by the command itself."""
+    out = colosseum(house, "train", "cpt", "--stage", "debug", "--cluster", "dev-slurm", f"name={name}", *SMALL, *words)
+    return RunDir(Path(out.partition("\nrun ")[2].partition("\n")[0]))
+
+
+@pytest.fixture(scope="module")
+def alone(house: Path) -> RunDir:
+    """The run that nothing happens to."""
+    run = train(house, "alone")
+    assert until_ended(run, ENDS_S).word == "complete", log(run)
+    return run
+
+
+def assert_as_if_nothing_had_happened(run: RunDir, alone: RunDir) -> None:
+    """The loss of every step is the uninterrupted run's, to the last bit, and no attempt began before the last save."""
+    assert job_of(run).word == "complete", log(run)
+    assert losses(run) == losses(alone)
+    assert len(losses(run)) == STEPS
+    for attempt in history(run)[1:]:
+        assert attempt.from_step >= SAVE_EVERY
+    val, expected = latest_rows(run.metrics, "val")[-1], latest_rows(alone.metrics, "val")[-1]
+    assert val["loss"] == expected["loss"]
+
+
+def test_slurm_training_is_stopped_and_goes_on(house: Path, alone: RunDir) -> None:
+    run = train(house, "stopped")
+    until_step(run, SAVE_EVERY + 2)
+    status = colosseum(house, "jobs", "status", run.root.name)
+    assert "running" in status
+    assert "of 24" in status
+    assert "saves, ends and starts again" in colosseum(house, "jobs", "requeue", run.root.name)
+    until_ended(run, ENDS_S)
+    assert_as_if_nothing_had_happened(run, alone)
+    first, second = history(run)
+    assert (first.kind, first.lost_steps, second.kind) == ("saved", 0, "completed")
+    told = colosseum(house, "jobs", "history", run.root.name)
+    assert "stopped on request at step" in told
+    assert "passed over" not in colosseum(house, "jobs", "logs", run.root.name)
+
+
+@pytest.mark.long
+def test_slurm_training_reaches_its_time_limit(house: Path, alone: RunDir) -> None:
+    # A minute, less the quarter that is kept for saving; steps are slowed down by their size.
+    run = train(house, "limit", "resources.time_limit=1m", "train.steps=400", "batch.seq_length=128")
+    until(lambda: len(history(run)) > 1, ENDS_S)
+    jobs.cancel(run)
+    first, second = history(run)[:2]
+    assert first.kind == "saved", log(run)
+    assert first.lost_steps == 0
+    assert second.from_step == first.last_step
+    assert "asked to stop" in log(run)
+
+
+@pytest.mark.long
+def test_slurm_training_is_requeued_by_an_administrator(slurm: DevSlurm, house: Path, alone: RunDir) -> None:
+    run = train(house, "requeued")
+    until_step(run, SAVE_EVERY + 2)
+    slurm.run("scontrol", "requeue", job_of(run).submission.job_id)
+    until_step(run, SAVE_EVERY + 3, attempt=1)
+    until_ended(run, ENDS_S)
+    assert_as_if_nothing_had_happened(run, alone)
+
+
+@pytest.mark.long
+def test_slurm_training_loses_a_node(slurm: DevSlurm, house: Path, alone: RunDir) -> None:
+    run = train(house, "node")
+    until_step(run, SAVE_EVERY + 2)
+    nodes = slurm.run("scontrol", "show", "hostnames", job_of(run).state.nodes).stdout.split()
+    slurm.run("scontrol", "update", f"nodename={nodes[1]}", "state=down", "reason=drill")
+    try:
+        until_step(run, SAVE_EVERY + 3, attempt=1)
+        until_ended(run, ENDS_S)
+    finally:
+        slurm.run("scontrol", "update", f"nodename={nodes[1]}", "state=resume")
+    assert_as_if_nothing_had_happened(run, alone)
+    assert nodes[1] not in slurm.run("scontrol", "show", "hostnames", history(run)[1].nodes).stdout.split()
+
+
+@pytest.mark.long
+def test_slurm_training_loses_a_rank(house: Path, alone: RunDir) -> None:
+    run = train(house, "rank")
+    until_step(run, SAVE_EVERY + 2)
+    os.kill(rank_process(run, 3), signal.SIGKILL)
+    until_step(run, SAVE_EVERY + 3, attempt=1)
+    until_ended(run, ENDS_S)
+    assert_as_if_nothing_had_happened(run, alone)
+    assert "rank 3 failed on" in log(run)
+
+
+@pytest.mark.long
+def test_slurm_training_loses_its_batch_shell(house: Path, alone: RunDir) -> None:
+    run = train(house, "shell")
+    until_step(run, SAVE_EVERY + 2)
+    os.kill(batch_shell(run), signal.SIGKILL)
+    assert until_ended(run, ENDS_S).word in ("stopped", "failed")
+    jobs.requeue(run)
+    until_ended(run, ENDS_S)
+    assert_as_if_nothing_had_happened(run, alone)
+
+
+@pytest.mark.long
+def test_slurm_training_is_cancelled_and_goes_on(house: Path, alone: RunDir) -> None:
+    run = train(house, "cancelled")
+    until_step(run, SAVE_EVERY + 2)
+    colosseum(house, "jobs", "cancel", run.root.name)
+    assert until_ended(run, ENDS_S).word == "cancelled"
+    colosseum(house, "jobs", "requeue", run.root.name)
+    until_ended(run, ENDS_S)
+    assert_as_if_nothing_had_happened(run, alone)
+
+
+@pytest.mark.long
+def test_slurm_training_fills_the_disk(house: Path, alone: RunDir) -> None:
+    run = train(house, "full")
+    with _disk_of(run.checkpoints, "30m") as resize:
+        assert until_ended(run, ENDS_S).word == "failed"
+        assert "no space is left" in job_of(run).why
+        assert len(history(run)) == 1
+        resize("300m")
+        colosseum(house, "jobs", "requeue", run.root.name)
+        until_ended(run, ENDS_S)
+        assert_as_if_nothing_had_happened(run, alone)
+
+
+@pytest.mark.long
+def test_slurm_training_passes_a_damaged_checkpoint_over(house: Path, alone: RunDir) -> None:
+    run = train(house, "damaged")
+    until_step(run, 2 * SAVE_EVERY + 2)
+    colosseum(house, "jobs", "cancel", run.root.name)
+    until_ended(run, ENDS_S)
+    newest = checkpoint_folder(run.checkpoints, saved_steps(run.checkpoints)[-1])
+    part = next(newest.glob("*.distcp"))
+    os.truncate(part, part.stat().st_size // 2)
+    colosseum(house, "jobs", "requeue", run.root.name)
+    until_ended(run, ENDS_S)
+    assert_as_if_nothing_had_happened(run, alone)
+    (event,) = (row for row in read_lines(run.events) if row["kind"] == "checkpoint_passed_over")
+    assert f"{part.name} has" in event["reason"]
+    assert history(run)[1].from_step < event["step"]
+
+
+@contextmanager
+def _disk_of(folder: Path, size: str) -> Iterator[Callable[[str], None]]:
+    """A file system of its own at ``folder``; its size can be changed."""
+    folder.mkdir(exist_ok=True)
+    _run("mount", "-t", "tmpfs", "-o", f"size={size}", "drill", str(folder))
+    try:
+        yield lambda new: _run("mount", "-o", f"remount,size={new}", str(folder))
+    finally:
+        _run("umount", str(folder))
+
+
+def _run(*argv: str) -> None:
+    subprocess.run(argv, check=True)
