@@ -43,11 +43,14 @@ def call(*argv: str, cwd: Path | None = None, env: Mapping[str, str] | None = No
         raise EnvironmentFault(
             f"{argv[0]} was not found: run this on a machine of the cluster that has Slurm's commands"
         )
+    env = env or command_environment()
+    if (conf := env.get("SLURM_CONF")) and not Path(conf).is_file():  # the commands would look for another for a minute
+        raise EnvironmentFault(f"SLURM_CONF names {conf}, and there is no such file")
     try:
         done = subprocess.run(
             argv,
             cwd=cwd,
-            env=env or command_environment(),
+            env=env,
             capture_output=True,
             text=True,
             timeout=_TIMEOUT_S,

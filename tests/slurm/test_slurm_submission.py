@@ -1,0 +1,121 @@
+"""What reaches Slurm: the size of the job, and every text of a recipe as it was written."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from colosseum.bundle import write_bundle
+from colosseum.errors import RefusedInput
+from colosseum.launch import sbatch, slurm
+from colosseum.launch.compile import SLURM_SCRIPT, compile_bundle
+from colosseum.launch.jobs import jobs_of
+from colosseum.launch.slurm import SlurmScheduler
+from colosseum.launch.submit import new_run
+from colosseum.planning.resolve import apply_layout, resolve
+from colosseum.recipe.load import load
+from colosseum.recipe.schema import Recipe
+from colosseum.rundir import RunDir
+from tests.slurm.conftest import DevSlurm
+from tests.slurm.runs import stand_in_run, submit, until_ended
+
+NASTY = """a'b "c" $(touch pwned) `touch pwned` ${HOME} \\ \\\\ ; & | > < * ? ~ # %j é漢 !"""
+SHOW = """
+import json, os, pathlib
+names = ("SITE", "PYXIS_STUB_CONTAINER_IMAGE", "PYXIS_STUB_CONTAINER_WORKDIR", "PYXIS_STUB_CONTAINER_MOUNTS")
+pathlib.Path("seen.json").write_text(json.dumps({name: os.environ.get(name) for name in names}))
+"""
+
+
+@pytest.fixture(autouse=True)
+def _here(slurm: DevSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in slurm.env.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/nonexistent")
+
+
+def _run_of(recipe: Recipe, runs: Path, *argv: str) -> RunDir:
+    plan = resolve(recipe)
+    compiled = compile_bundle(apply_layout(recipe, plan.layout), plan)
+    script = sbatch.render(compiled.recipe, plan, argv) if argv else compiled.script
+    run = new_run(runs, recipe.name)
+    write_bundle(run.bundle, {**compiled.files, SLURM_SCRIPT: script.encode()}, compiled.manifest)
+    return run
+
+
+def test_slurm_takes_the_355b_job_and_not_one_node_more(tmp_path: Path) -> None:
+    recipe = load("colosseum-355b/cpt-4k-bf16", ["cluster.slurm.partition=full"], cluster="dgx-h100").recipe
+    run = _run_of(recipe, tmp_path)
+    assert "on nodes g[001-360] in partition full" in SlurmScheduler().check(run, recipe)
+    script = run.bundle / SLURM_SCRIPT
+    script.write_text(script.read_text().replace("#SBATCH --nodes=360", "#SBATCH --nodes=361"))
+    with pytest.raises(RefusedInput, match=r"Node count specification invalid.*colosseum cluster check"):
+        SlurmScheduler().check(run, recipe)
+
+
+@pytest.mark.parametrize(
+    ("word", "sentence"),
+    [
+        ("cluster.slurm.partition=nowhere", "set cluster.slurm.partition to one that `sinfo` lists"),
+        ("cluster.slurm.constraint=blue", "no node carries cluster.slurm.constraint"),
+        ("resources.time_limit=8d", "the partition's limit is shorter than resources.time_limit"),
+    ],
+)
+def test_slurm_refusals_name_the_field(tmp_path: Path, word: str, sentence: str) -> None:
+    recipe = load("debug/cpt-4k-bf16", [word], cluster="dev-slurm").recipe
+    with pytest.raises(RefusedInput) as refused:
+        SlurmScheduler().check(_run_of(recipe, tmp_path), recipe)
+    assert sentence in str(refused.value)
+
+
+def test_slurm_gets_every_text_literally(slurm: DevSlurm, tmp_path: Path) -> None:
+    recipe = load("debug/cpt-4k-bf16", cluster="dev-slurm").recipe
+    data = recipe.as_data()
+    data["cluster"]["env"] = {"SITE": NASTY}
+    data["cluster"]["slurm"]["extra"] = [f"--comment={NASTY}"]
+    data["cluster"]["container"] = {"image": NASTY, "mounts": [f"/a b:{NASTY}"], "workdir": NASTY}
+    data["cluster"]["paths"]["data"] = f"/{NASTY}"
+    runs = tmp_path / "runs it's $(touch pwned) & more"
+    run = _run_of(Recipe.from_data(data), runs, sys.executable, "-c", SHOW)
+    job = submit(run)
+    assert until_ended(run).word == "complete"
+    seen = json.loads((run.root / "seen.json").read_text())
+    mounts = f"{runs}:{runs},/a b:{NASTY},/{NASTY}:/{NASTY}"
+    assert seen == {
+        "SITE": NASTY,
+        "PYXIS_STUB_CONTAINER_IMAGE": NASTY,
+        "PYXIS_STUB_CONTAINER_WORKDIR": NASTY,
+        "PYXIS_STUB_CONTAINER_MOUNTS": mounts,
+    }
+    (known,) = json.loads(slurm.run("squeue", "--json", "--states=all", f"--jobs={job}").stdout)["jobs"]
+    assert known["comment"] == NASTY
+    assert not list(tmp_path.rglob("pwned"))
+
+
+def test_slurm_is_asked_once_for_all_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [stand_in_run(tmp_path, f"one-of-{i}") for i in range(3)]
+    ids = [submit(run) for run in runs]
+    asked = []
+    call = slurm.call
+    monkeypatch.setattr(slurm, "call", lambda *argv, **options: asked.append(argv[0]) or call(*argv, **options))
+    found, warnings = jobs_of(runs)
+    assert asked == ["squeue"]
+    assert [job.state.job_id for job in found] == ids
+    assert {job.state.phase for job in found} <= {"waiting", "running"}
+    assert warnings == []
+    for job in ids:
+        SlurmScheduler().cancel(job)
+
+
+def test_slurm_that_does_not_answer_leaves_what_the_folders_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = stand_in_run(tmp_path, "alone")
+    SlurmScheduler().cancel(submit(run))
+    monkeypatch.setenv("SLURM_CONF", "/nonexistent/slurm.conf")
+    (job,), (warning,) = jobs_of([run])
+    assert job.state.phase == "unknown"
+    assert "states are those of the run folders" in warning
