@@ -35,7 +35,9 @@ def bundle_files(recipe: Recipe) -> Mapping[str, bytes]:
         compiled = compile_bundle(apply_layout(recipe, resolve(recipe).layout), resolve(recipe))
     except RefusedInput as refused:  # an engine that does not render yet, or cannot run this recipe
         return {"refusal.txt": f"{refused}\n".encode()}
-    names = [name for name in compiled.files if name not in (RECIPE, PLAN)]
+    names = [
+        name for name in compiled.files if name not in (RECIPE, PLAN, "engine/start.py")
+    ]  # a copy of a file of ours
     return {f"bundle/{name}": compiled.files[name] for name in names}
 
 

@@ -31,6 +31,8 @@ class Command:
     arguments: Sequence[str]
     patterns: Mapping[str, Mapping[str, str]]
     scales: Mapping[str, float] = field(default_factory=dict)
+    first_step: int = 1
+    """What the log calls the first step."""
     first: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     checkpoints: Mapping[str, str | None]
@@ -49,11 +51,14 @@ def launch(recipe: Recipe, command: Command, files: Mapping[str, bytes] | None =
         "scales": command.scales,
         "constants": {"gbs": recipe.batch.gbs, "seq_length": recipe.batch.seq_length},
         "total_steps": total_steps(recipe),
+        "first_step": command.first_step,
+        "stop_at_nan": recipe.stability.mode == "act",
         "checkpoints": command.checkpoints,
         "names": {
             "attempts": RUN.attempts.name,
             "metrics": RUN.metrics.name,
             "outcome": OUTCOME,
+            "checkpoints": RUN.checkpoints.name,
             "tracker": TRACKER,
         },
     }

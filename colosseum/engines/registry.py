@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from colosseum.engines.base import Engine
 from colosseum.engines.mcore import McoreEngine
 from colosseum.engines.megatron_lm import MegatronLmEngine
+from colosseum.engines.nemo1 import Nemo1Engine
 from colosseum.errors import Fault, RefusedInput
 
-ENGINES: Mapping[str, Engine] = {"mcore": McoreEngine(), "megatron-lm": MegatronLmEngine()}
+ENGINES: Mapping[str, Engine] = {engine.name: engine for engine in (McoreEngine(), MegatronLmEngine(), Nemo1Engine())}
 
 
 def engine_of(name: str) -> Engine:

@@ -11,6 +11,8 @@ only, Python 3.10 or later, nothing of Colosseum is imported. What it does is sa
     patterns     kind of a metrics row -> {key -> regular expression with one group}; a line that has ``step`` is a row
     scales       key -> factor to base units
     constants    numbers of the recipe that a row is completed with: gbs, seq_length
+    first_step   what the log calls the first step
+    stop_at_nan  whether a loss that is not a number ends the run
     total_steps  the run is complete when this step was logged
     checkpoints  {folder, glob, pattern}: names of finished checkpoints, the group is the step; no pattern = the engine
                  keeps the tracker file itself
@@ -116,9 +118,12 @@ def follow(child: subprocess.Popen[str], command: dict[str, Any]) -> tuple[int, 
             values = row_of(line, keys, command)
             if values is None:
                 continue
-            if kind == "train":
-                step = values["step"]
-            append_row(command, kind, values)
+            if values["loss"] != values["loss"] and command["stop_at_nan"] and not broken:
+                broken = "the loss at step {} is not a number".format(values["step"])
+                child.kill()
+            if kind != "train" or values["step"] > step:  # a progress bar is printed again and again
+                append_row(command, kind, values)
+            step = max(step, values["step"])
             break
     return step, broken
 
@@ -126,12 +131,12 @@ def follow(child: subprocess.Popen[str], command: dict[str, Any]) -> tuple[int, 
 def row_of(line: str, keys: dict[str, re.Pattern[str]], command: dict[str, Any]) -> dict[str, Any] | None:
     """Values of a line by metrics key, in base units; None when it is not a row."""
     found = {key: pattern.search(line) for key, pattern in keys.items()}
-    if found["step"] is None:
+    if found["step"] is None or found["loss"] is None:
         return None
     values: dict[str, Any] = {
         key: float(match[1]) * command["scales"].get(key, 1.0) for key, match in found.items() if match
     }
-    values["step"] = int(values["step"])
+    values["step"] = int(values["step"]) + 1 - command["first_step"]
     return values
 
 
@@ -139,7 +144,7 @@ def append_row(command: dict[str, Any], kind: str, values: dict[str, Any]) -> No
     constants = command["constants"]
     row: dict[str, Any] = {
         "kind": kind,
-        "step": values.pop("step"),
+        "step": values["step"],
         "attempt": int(os.environ.get("COLOSSEUM_ATTEMPT", "0")),
     }
     row["time_unix_s"] = round(time.time(), 3)
@@ -168,8 +173,9 @@ def saved_step(command: dict[str, Any]) -> int:
 
 def note_checkpoint(command: dict[str, Any]) -> None:
     """Leaves the newest step where the job script looks for it, under Megatron's own name."""
-    folder, step = Path(command["checkpoints"]["folder"]), saved_step(command)
+    folder, step = Path(command["names"]["checkpoints"]), saved_step(command)
     if command["checkpoints"]["pattern"] is not None and step:
+        folder.mkdir(exist_ok=True)
         (folder / command["names"]["tracker"]).write_text(str(step))
 
 

@@ -1,0 +1,175 @@
+"""Engine ``nemo1``: NeMo 1.x pretraining and NeMo-Aligner's SFT and DPO, as the case study ran them."""
+
+from __future__ import annotations
+
+from colosseum.bundle import to_yaml
+from colosseum.engines.base import About, EngineLaunch
+from colosseum.engines.foreign import Command, Refusals, common_faults, launch, total_steps
+from colosseum.engines.nemo1_config import ACTIVATIONS, LOGS, SCHEDULES, config
+from colosseum.errors import Fault
+from colosseum.planning.plan import Plan
+from colosseum.recipe.schema import Recipe
+
+NEMO = {"variable": "NEMO", "default": "/opt/NeMo"}
+ALIGNER = {"variable": "NEMO_ALIGNER", "default": "/opt/NeMo-Aligner"}
+"""Where a NeMo container has them; checkouts elsewhere are named in the cluster file's env."""
+PROGRAMS = {
+    "cpt": "examples/nlp/language_modeling/megatron_gpt_pretraining.py",
+    "sft": "examples/nlp/gpt/train_gpt_sft.py",
+    "dpo": "examples/nlp/gpt/train_gpt_dpo.py",
+}
+GROUP, FILE = "colosseum", "run"
+"""Our YAML as a Hydra config: the last of the defaults list, so it wins over the template."""
+CHECKPOINTS = {"folder": f"{LOGS}/checkpoints", "glob": "*", "pattern": r"step=(\d+)(?!.*unfinished)"}
+CPT_LOG = {
+    "train": {
+        "step": r"global_step=(\d+)",
+        "loss": r"reduced_train_loss=([0-9.e+-]+|nan)",
+        "step_time_s": r"train_step_timing in s=([0-9.e+-]+)",
+    }
+}
+"""PyTorch Lightning's progress bar, which counts steps from 0."""
+ALIGNER_LOG = {
+    "train": {
+        "step": r"Training steps:[^\r\n]*\|\s*(\d+)/\d+ \[.*consumed_samples=",
+        "loss": r"[ ,]loss=([0-9.e+-]+|nan)",
+        "lr": r"[ ,]lr=([0-9.e+-]+)",
+        "grad_norm": r"grad_norm=([0-9.e+-]+)",
+        "step_time_s": r"[ ,]step_time=([0-9.e+-]+)",
+    }
+}
+"""NeMo-Aligner's progress bar."""
+
+
+class Nemo1Engine:
+    """See ``engines.base.Engine``."""
+
+    name = "nemo1"
+    about = About(
+        title="NeMo 1.x and NeMo-Aligner, as the case study ran them",
+        tasks=("cpt", "sft", "dpo"),
+        fp8=("delayed",),
+        cp="cpt",
+        container="nvcr.io/nvidia/nemo:24.07 or later with /opt/NeMo and /opt/NeMo-Aligner, up to NeMo 2.2",
+        reads=".nemo files and folders, weights only",
+    )
+
+    def faults(self, recipe: Recipe) -> list[Fault]:
+        found = common_faults(self.name, recipe)
+        _layout(recipe, found)
+        _precision(recipe, found)
+        _checkpoint(recipe, found)
+        if recipe.task.kind == "cpt":
+            _pretraining(recipe, found)
+        else:
+            _alignment(recipe, found)
+        return found.found
+
+    def notes(self, recipe: Recipe) -> list[str]:
+        found = []
+        if recipe.checkpoint.keep_last is not None:
+            kept = recipe.checkpoint.keep_last
+            found.append(f"NeMo 1.x keeps the last checkpoint and the {kept} of lowest validation loss")
+        if recipe.task.kind != "cpt":
+            found.append("NeMo-Aligner takes the architecture from the checkpoint's own configuration")
+        return found
+
+    def render(self, recipe: Recipe, plan: Plan) -> EngineLaunch:
+        cpt = recipe.task.kind == "cpt"
+        command = Command(
+            engine="NeMo 1.x" if cpt else "NeMo-Aligner",
+            program=PROGRAMS[recipe.task.kind],
+            home=NEMO if cpt else ALIGNER,
+            arguments=["--config-dir=bundle/engine", f"+{GROUP}={FILE}"],
+            patterns=CPT_LOG if cpt else ALIGNER_LOG,
+            first_step=0 if cpt else 1,
+            checkpoints=CHECKPOINTS,
+        )
+        text = b"# @package _global_\n# Merged over the template of " + command.program.encode() + b"\n"
+        return launch(recipe, command, {f"{GROUP}/{FILE}.yaml": text + to_yaml(config(recipe))})
+
+
+def _layout(recipe: Recipe, found: Refusals) -> None:
+    par, rec = recipe.parallelism, recipe.recompute
+    for name in ("first_stage_layers", "last_stage_layers"):
+        value = getattr(par, name)
+        rule = "wants as many layers on every pipeline rank; mcore, megatron-lm and nemo2 can"
+        found.unless(value is None, f"parallelism.{name}", value, rule, None)
+    embedding, loss = par.account_for_embedding_in_pipeline_split, par.account_for_loss_in_pipeline_split
+    found.unless(
+        embedding == loss,
+        "parallelism.account_for_loss_in_pipeline_split",
+        loss,
+        "counts embedding and loss as layers only together; mcore and megatron-lm also one of them",
+        embedding,
+    )
+    plain = rec.granularity != "selective" or rec.modules == ("core_attn",)
+    rule = "recomputes core_attn only; mcore, megatron-lm and nemo2 also other modules"
+    found.unless(plain, "recompute.modules", list(rec.modules), rule, ["core_attn"])
+    cfg = recipe.overlap.tp_comm_cfg
+    found.unless(cfg is None, "overlap.tp_comm_cfg", cfg, "takes its overlap profile from its own config group", None)
+
+
+def _precision(recipe: Recipe, found: Refusals) -> None:
+    precision = recipe.precision
+    rule = "scales FP8 with delayed scaling only; mcore, megatron-lm and nemo2 can do this"
+    found.unless(precision.fp8 in ("none", "delayed"), "precision.fp8", precision.fp8, rule, "delayed", "none")
+    rule = "keeps Adam's moments in fp32; mcore, megatron-lm and nemo2 also in bf16"
+    found.unless(precision.moments_dtype == "fp32", "precision.moments_dtype", precision.moments_dtype, rule, "fp32")
+    schedule = recipe.optimizer.lr_schedule
+    rule = "has no linear decay to min_lr; mcore, megatron-lm and nemo2 have"
+    found.unless(schedule in SCHEDULES, "optimizer.lr_schedule", schedule, rule, *SCHEDULES)
+
+
+def _checkpoint(recipe: Recipe, found: Refusals) -> None:
+    checkpoint = recipe.checkpoint
+    found.unless(
+        checkpoint.source == "none" or checkpoint.load == ("weights",),
+        "checkpoint.load",
+        list(checkpoint.load),
+        "begins a run with another run's weights only; mcore loads optimizer, data and rng too",
+        ["weights"],
+    )
+    rule = "begins with a finished run's last weights (.nemo), not with one of its steps"
+    by_step = checkpoint.source.startswith("run:") and "@" in checkpoint.source
+    found.unless(not by_step, "checkpoint.from", checkpoint.source, rule, checkpoint.source.partition("@")[0])
+    rule = "does not keep every n-th checkpoint besides the last; mcore and megatron-lm can"
+    found.unless(checkpoint.keep_every is None, "checkpoint.keep_every", checkpoint.keep_every, rule, None)
+
+
+def _pretraining(recipe: Recipe, found: Refusals) -> None:
+    model, tokenizer = recipe.model, recipe.tokenizer
+    rule = "NeMo 1.x cannot train without a tokenizer; mcore and megatron-lm can on token ids"
+    known = tokenizer.kind != "null" and tokenizer.path is not None
+    found.unless(known, "tokenizer.path", tokenizer.path, rule)
+    found.unless(
+        (model.activation_func, model.gated_linear_unit) in ACTIVATIONS,
+        "model.activation_func",
+        model.activation_func,
+        f"has no name for this with gated_linear_unit {str(model.gated_linear_unit).lower()}; mcore can",
+    )
+
+
+def _alignment(recipe: Recipe, found: Refusals) -> None:
+    task, cp = recipe.task, recipe.parallelism.cp
+    if task.kind == "dpo":
+        rule = "NeMo-Aligner's DPO has no context parallelism (its branch dev alone has); nobody else does DPO here yet"
+        found.unless(cp == 1, "parallelism.cp", cp, rule, 1)
+        rule = "NeMo-Aligner swaps the reference policy in from host memory, always"
+        found.unless(task.reference == "host", "task.reference", task.reference, rule, "host")
+        found.unless(task.shuffle, "task.shuffle", False, "NeMo-Aligner's DPO shuffles, always", True)
+    else:
+        rule = "NeMo-Aligner's SFT takes context parallelism only with packed data; nemo2 can"
+        found.unless(cp == 1, "parallelism.cp", cp, rule, 1)
+    for name in ("train", "validation"):
+        value = getattr(recipe.data, name)
+        found.unless(value is not None, f"data.{name}", value, f"NeMo-Aligner needs a {name} file")
+    rule = "NeMo-Aligner begins with a checkpoint: its configuration is the model's"
+    source = recipe.checkpoint.source
+    found.unless(source != "none", "checkpoint.from", source, rule)
+    rule = "NeMo-Aligner has no asynchronous saves"
+    found.unless(not recipe.checkpoint.async_save, "checkpoint.async", True, rule, False)
+    train = recipe.train
+    known = train.epochs is not None or (recipe.data.train_samples is not None and total_steps(recipe) > 0)
+    rule = "NeMo-Aligner counts epochs: set train.epochs, or data.train_samples"
+    found.unless(known, "train.epochs", train.epochs, rule)

@@ -1,0 +1,176 @@
+"""NeMo 1.x and NeMo-Aligner: every key exists, the case study's values arrive, the rest is refused."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from colosseum.engines.fields import table
+from colosseum.engines.nemo1 import Nemo1Engine
+from colosseum.engines.nemo1_config import config
+from tests.engines.conftest import Rendered, Resolved
+
+REFERENCE = Path(__file__).parent / "reference"
+CPT = ("engine=nemo1", "checkpoint.load=[weights]", "checkpoint.keep_every=null")
+TEMPLATES = {"cpt": "nemo1_gpt_config", "sft": "aligner_sft", "dpo": "aligner_dpo"}
+SHIPPED = {
+    "colosseum-355b/baseline-96": CPT,
+    "colosseum-355b/cpt-4k-bf16": CPT,
+    "colosseum-355b/cpt-16k-expand": CPT,
+    "colosseum-355b/cpt-fp8": CPT,
+    "colosseum-355b/sft": (),
+    "colosseum-355b/dpo": (),
+    "generic": (*CPT, "tokenizer.kind=tokenizer_json", "tokenizer.path=/t/tokenizer.json"),
+    "debug-8b/sft": (
+        "engine=nemo1",
+        "checkpoint.from=/m.nemo",
+        "precision.moments_dtype=fp32",
+        "data.train_samples=9000",
+    ),
+}
+
+
+def reference(name: str) -> set[str]:
+    lines = [line for line in (REFERENCE / f"{name}.tsv").read_text().splitlines() if not line.startswith("#")]
+    return {row["key"] for row in csv.DictReader(lines, delimiter="\t")}
+
+
+def keys(node: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in node.items():
+        if isinstance(value, dict) and value:
+            yield from keys(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_key_is_the_template_s_or_is_read_by_nemo(name: str, rendered: Rendered, resolved: Resolved) -> None:
+    recipe = resolved(name, *SHIPPED[name])
+    rendered(name, *SHIPPED[name])
+    known = reference(TEMPLATES[recipe.task.kind]) | reference("nemo1_absent")
+    if recipe.task.kind != "cpt":  # merged over the checkpoint's model configuration, which is NeMo's
+        known |= {key for key in reference("nemo1_gpt_config") if key.startswith("model.")}
+    assert set(keys(config(recipe))) <= known
+
+
+def test_the_table_marks_what_the_templates_lack() -> None:
+    templates = set().union(*(reference(name) for name in TEMPLATES.values()))
+    absent = reference("nemo1_absent")
+    for field, row in table().items():
+        cell = row.names["nemo1"]
+        if cell.startswith("+"):
+            assert cell[1:] in absent, field
+        elif "." in cell[1:] and not cell.startswith("("):
+            assert cell in templates, field
+
+
+def test_the_case_study_s_sft(rendered: Rendered) -> None:
+    launch = rendered("colosseum-355b/sft")
+    found = yaml.safe_load(launch.files["colosseum/run.yaml"])
+    model = found["model"]
+    assert model["data"]["chat_prompt_tokens"] == {
+        "system_turn_start": "<extra_id_0>",
+        "turn_start": "<extra_id_1>",
+        "label_start": "<extra_id_2>",
+        "end_of_turn": "\n",
+        "end_of_name": "\n",
+    }
+    assert (model["global_batch_size"], model["data"]["num_workers"]) == (140, 0)
+    assert model["data"]["train_ds"]["shuffle"] is True
+    assert 1e-7 <= model["optim"]["lr"] <= 5e-7
+    assert (found["trainer"]["num_nodes"], found["trainer"]["devices"]) == (350, 8)
+    assert found["trainer"]["sft"]["max_epochs"] == 1
+    command = json.loads(launch.files["command.json"])
+    assert command["program"] == "examples/nlp/gpt/train_gpt_sft.py"
+    assert command["arguments"] == ["--config-dir=bundle/engine", "+colosseum=run"]
+    assert command["total_steps"] == 1_000_000 // 140
+
+
+def test_the_case_study_s_dpo(rendered: Rendered) -> None:
+    found = yaml.safe_load(rendered("colosseum-355b/dpo").files["colosseum/run.yaml"])
+    assert found["model"]["dpo"]["ref_policy_kl_penalty"] == 0.2
+    assert found["trainer"]["dpo"]["max_epochs"] == 3
+    assert found["pretrained_checkpoint"]["restore_from_path"] == "stage:sft"
+    assert found["model"]["data"]["data_prefix"]["train"] == ["/lustre/colosseum/data/dpo/train.jsonl"]
+
+
+def test_the_case_study_s_fp8(resolved: Resolved) -> None:
+    model = config(resolved("colosseum-355b/cpt-fp8", *CPT))["model"]
+    expected = {
+        "fp8": True,
+        "fp8_hybrid": True,
+        "fp8_e4m3": False,
+        "fp8_margin": 0,
+        "fp8_interval": 1,
+        "fp8_amax_history_len": 1024,
+        "fp8_amax_compute_algo": "max",
+        "fp8_params": True,
+        "fp8_wgrad": True,
+        "ub_tp_comm_overlap": False,
+        "wgrad_deferral_limit": 22,
+        "overlap_p2p_comm": True,
+        "batch_p2p_comm": False,
+        "virtual_pipeline_model_parallel_size": 10,
+        "activation": "squared-relu",
+        "normalization": "layernorm1p",
+        "override_vocab_size": 256000,
+    }
+    assert {key: model[key] for key in expected} == expected
+
+
+def test_hydra_lays_our_values_over_a_template(rendered: Rendered, tmp_path: Path) -> None:
+    """A template in the shape of gpt_sft.yaml's; ours is last in the defaults list and wins, also over a list."""
+    from hydra import compose, initialize_config_dir
+
+    for name, data in rendered("colosseum-355b/sft").files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(data)
+    template = {
+        "trainer": {"devices": 1, "logger": False},
+        "model": {"optim": {"betas": [0.9, 0.9, 0.9]}, "bias": True},
+    }
+    (tmp_path / "gpt_sft.yaml").write_text(yaml.safe_dump(template))
+    with initialize_config_dir(str(tmp_path), version_base=None):
+        found = compose("gpt_sft", overrides=["+colosseum=run"])
+    assert found.trainer.devices == 8
+    assert found.trainer.logger is False
+    assert list(found.model.optim.betas) == [0.9, 0.98]
+    assert found.model.bias is True
+    assert found.model.optim.lr == 3e-7  # a number, not the text that PyYAML makes of 3e-7
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "path", "says"),
+    [
+        ("dpo", ("parallelism.cp=2", "parallelism.pp=5"), "parallelism.cp", "no context parallelism"),
+        ("dpo", ("task.reference=precomputed",), "task.reference", "host"),
+        ("sft", ("parallelism.cp=2", "parallelism.pp=5"), "parallelism.cp", "nemo2 can"),
+        ("sft", ("checkpoint.from=none",), "checkpoint.from", "begins with a checkpoint"),
+        ("sft", ("checkpoint.async=true",), "checkpoint.async", "asynchronous"),
+        ("cpt-fp8", (*CPT, "precision=fp8-tensorwise"), "precision.fp8", "nemo2"),
+        ("cpt-fp8", ("engine=nemo1", "checkpoint.keep_every=null"), "checkpoint.load", "weights only"),
+        ("cpt-4k-bf16", ("engine=nemo1",), "checkpoint.keep_every", "mcore"),
+        ("cpt-4k-bf16", (*CPT, "precision.moments_dtype=bf16"), "precision.moments_dtype", "megatron-lm"),
+        ("cpt-4k-bf16", (*CPT, "checkpoint.from=run:x@100"), "checkpoint.from", "last weights"),
+    ],
+)
+def test_what_it_cannot_do_is_refused(
+    name: str, words: tuple[str, ...], path: str, says: str, resolved: Resolved
+) -> None:
+    faults = {fault.path: fault for fault in Nemo1Engine().faults(resolved(f"colosseum-355b/{name}", *words))}
+    assert list(faults) == [path]
+    assert says in faults[path].rule
+
+
+@pytest.mark.parametrize(
+    ("limit", "says"), [("24h", "00:23:45:00"), ("40m", "00:00:30:00"), ("3-00:00:00", "02:23:45:00")]
+)
+def test_time_per_run_leaves_room_for_a_save(limit: str, says: str, resolved: Resolved) -> None:
+    found = config(resolved("colosseum-355b/sft", f"resources.time_limit={limit}"))
+    assert found["exp_manager"]["max_time_per_run"] == says
