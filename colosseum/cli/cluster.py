@@ -1,8 +1,9 @@
-"""``colosseum cluster list``."""
+"""``colosseum cluster list|check``."""
 
 from __future__ import annotations
 
 import os
+from typing import Annotated
 
 import typer
 
@@ -13,7 +14,7 @@ app = typer.Typer(no_args_is_help=True)
 
 @app.callback()
 def _group() -> None:
-    """List the clusters you can run on."""
+    """List the clusters you can run on, and check one."""
 
 
 @app.command("list")
@@ -44,3 +45,42 @@ def list_clusters(as_json: Json = False) -> None:
         mark = "default" if name == default else ""
         table.add_row(name, cluster.scheduler, nodes, str(cluster.gpus_per_node), cluster.paths.runs, mark)
     stdout().print(table)
+
+
+@app.command()
+def check(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A cluster file.")],
+    job: Annotated[bool, typer.Option("--job", help="Also run a job of two nodes: shared folder, clocks.")] = False,
+    time_limit: Annotated[str, typer.Option("--time", help="Time limit that your jobs will ask for.")] = "4h",
+    as_json: Json = False,
+) -> None:
+    """Ask the cluster whether its file is right; from a login node."""
+    from dataclasses import asdict
+
+    from rich.table import Table
+    from rich.text import Text
+
+    from colosseum.errors import RefusedInput, RunFailed
+    from colosseum.launch import cluster_check
+    from colosseum.recipe.load import load
+    from colosseum.units import parse_duration_s
+
+    try:
+        limit_s = parse_duration_s(time_limit)
+    except ValueError as error:
+        raise RefusedInput(f"--time {time_limit}: {error}") from error
+    checks = cluster_check.check(load("generic", cluster=name).recipe.cluster, time_limit_s=limit_s, with_job=job)
+    failed = [c.name for c in checks if c.passed is False]
+    if as_json:
+        rows = [asdict(c) for c in checks]
+        document({"schema": "colosseum.cluster-check/1", "cluster": name, "passed": not failed, "checks": rows})
+        if failed:
+            raise typer.Exit(RunFailed.exit_code)
+        return
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    marks = {True: Text("ok", style="green"), False: Text("FAILED", style="bold red"), None: Text("?", style="yellow")}
+    for c in checks:
+        table.add_row(marks[c.passed], c.name, Text(c.detail))
+    stdout().print(table)
+    if failed:
+        raise RunFailed(f"cluster {name} is not as its file says: {', '.join(failed)}")

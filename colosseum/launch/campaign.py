@@ -285,7 +285,7 @@ def _stage(
             recipe = _begun_from(recipe, f"run:{runs[source]}")
         compiled = prepare(recipe, base)
         known = [f for f in inputs.missing(compiled.recipe, root) if source is None or f.path != "checkpoint.from"]
-        refuse_what_cannot_start(compiled, known, shown=entry.recipe)
+        refuse_what_cannot_start(compiled, known, root, shown=entry.recipe)
     except RefusedInput as refused:
         raise RefusedInput([replace(f, rule=f"stage {entry.name}: {f.rule}") for f in refused.faults]) from refused
     run = new_run_id(recipe.name)

@@ -71,7 +71,7 @@ class SlurmScheduler:
 
     def check(self, run: RunDir, recipe: Recipe) -> str:
         """``sbatch --test-only``: Slurm's own word on partition, limits and size; it never looks inside the script."""
-        done = call(*_sbatch(run, "--test-only"), env=_job_environment())
+        done = call(*_sbatch(run, "--test-only"), env=job_environment())
         if done.returncode:
             raise RefusedInput(f"Slurm refuses this job: {_last_line(done.stderr)}{_hint(done.stderr)}")
         return _last_line(done.stderr)
@@ -100,7 +100,7 @@ class SlurmScheduler:
 
     @staticmethod
     def _submit(argv: Sequence[str]) -> str:
-        done = call(*argv, env=_job_environment())
+        done = call(*argv, env=job_environment())
         if done.returncode:
             raise RefusedInput(f"Slurm refuses this job: {_last_line(done.stderr)}{_hint(done.stderr)}")
         return done.stdout.strip().split(";")[0]
@@ -157,7 +157,7 @@ def _sbatch(run: RunDir, *options: str) -> list[str]:
     return ["sbatch", f"--chdir={root}", *options, str(root / "bundle" / "job.sbatch")]
 
 
-def _job_environment() -> dict[str, str]:
+def job_environment() -> dict[str, str]:
     """The environment a job inherits: `python` is the one that runs us, unless the cluster file names another."""
     env = command_environment()
     env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env.get('PATH', os.defpath)}"

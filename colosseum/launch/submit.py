@@ -92,8 +92,13 @@ def launch(
         raise
 
 
-def refuse_what_cannot_start(compiled: Compiled, missing: Sequence[Fault], *, shown: str) -> None:
-    """Raises RefusedInput: the machine or its memory is too small, or inputs are ``missing``."""
+def refuse_what_cannot_start(compiled: Compiled, missing: Sequence[Fault], runs: Path, *, shown: str) -> None:
+    """What a launch under ``runs`` would find out too late.
+
+    Raises:
+        RefusedInput: the machine or its memory is too small, or inputs are ``missing``.
+        EnvironmentFault: the disk has no room for the checkpoints that are kept.
+    """
     recipe = compiled.recipe
     if recipe.cluster.scheduler == "local" and (sentence := local.cannot_run(recipe)):
         raise RefusedInput(f"{sentence}; try it small: colosseum rehearse {shown}")
@@ -101,6 +106,17 @@ def refuse_what_cannot_start(compiled: Compiled, missing: Sequence[Fault], *, sh
         raise RefusedInput(_too_large(compiled))
     if missing:
         raise RefusedInput(missing)
+    storage = compiled.plan.storage
+    if storage is not None and (free := _free_bytes(runs)) < storage.disk_bytes:
+        count = "all checkpoints" if storage.kept is None else f"{storage.kept} checkpoints"
+        sizes = f"{count} of {recipe.name} take {format_bytes(storage.disk_bytes)} and {runs} has {format_bytes(free)}"
+        raise EnvironmentFault(f"{sizes} free: keep fewer (checkpoint.keep_last), or name another place with --runs")
+
+
+def _free_bytes(folder: Path) -> int:
+    """Of the file system that ``folder`` is or will be on."""
+    place = next(p for p in (folder.absolute(), *folder.absolute().parents) if p.exists())
+    return shutil.disk_usage(place).free
 
 
 def replay(bundle: LaunchBundle, scheduler: local.LocalScheduler, runs: Path) -> tuple[RunDir, Submission]:

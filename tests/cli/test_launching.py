@@ -114,7 +114,8 @@ def test_ctrl_c_lets_the_ranks_save_and_the_run_goes_on(inputs: Path) -> None:
     assert (outcome["kind"], outcome["retry"]) == ("saved", True)
     # The same command line goes on in the same folder, as attempt 1.
     again = subprocess.Popen([COLOSSEUM, "train", "cpt", "--from", str(run.root)], stdout=subprocess.PIPE, text=True)
-    while not (run.attempt(1).rank_log(0).exists() and "ready" in run.attempt(1).rank_log(0).read_text()):
+    logs = [run.attempt(1).rank_log(rank) for rank in (0, 1)]
+    while not all(log.exists() and "ready" in log.read_text() for log in logs):
         assert time.monotonic() < deadline + 60
         time.sleep(0.05)
     again.send_signal(signal.SIGTERM)

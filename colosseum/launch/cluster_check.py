@@ -1,0 +1,183 @@
+"""Whether a cluster file is right, asked of the cluster itself: from a login node, and with a job of two nodes."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from colosseum.errors import EnvironmentFault
+from colosseum.launch.slurm import call, job_environment
+from colosseum.recipe.schema import Cluster
+from colosseum.units import slurm_time
+
+COMMANDS = ("sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo")
+MAX_SKEW_S = 2.0
+JOB_WAITS_S = 50
+"""Less than the minute after which an answer of Slurm's commands is given up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One thing that was asked; passed None = it could not be."""
+
+    name: str
+    passed: bool | None
+    detail: str
+
+
+def check(cluster: Cluster, *, time_limit_s: int, with_job: bool) -> list[Check]:
+    """All checks, in the order in which a job would meet them.
+
+    Args:
+        time_limit_s: of the jobs that are to run.
+        with_job: also start one of two nodes, which may wait in the queue.
+    """
+    if cluster.scheduler == "local":
+        return list(_runs_folder(Path(cluster.paths.runs)))
+    absent = [name for name in COMMANDS if shutil.which(name) is None]
+    if absent:
+        return [Check(name="commands", passed=False, detail=f"not found: {', '.join(absent)}; is this a login node?")]
+    found = [Check(name="commands", passed=True, detail=", ".join(COMMANDS))]
+    found += [*_partition(cluster), *_limits(cluster, time_limit_s), *_mpi(cluster), *_container(cluster)]
+    found += _runs_folder(Path(cluster.paths.runs))
+    if with_job:
+        found += _job(cluster)
+    return found
+
+
+def _options(cluster: Cluster) -> list[str]:
+    """Where a job of the cluster goes."""
+    slurm = cluster.slurm
+    names = ("partition", "account", "qos", "reservation", "constraint")
+    return [f"--{name}={value}" for name in names if (value := getattr(slurm, name)) is not None]
+
+
+def _gpus(cluster: Cluster) -> list[str]:
+    kind = cluster.slurm.gpu_request
+    if kind == "none":
+        return []
+    return [f"--gres=gpu:{cluster.gpus_per_node}" if kind == "gres" else f"--gpus-per-node={cluster.gpus_per_node}"]
+
+
+def _partition(cluster: Cluster) -> Iterator[Check]:
+    """Does the partition exist, and how large is it?"""
+    wanted = cluster.slurm.partition
+    done = call("sinfo", "-h", "-o", "%R|%D|%a", *([f"--partition={wanted}"] if wanted else []))
+    rows = [line.split("|") for line in done.stdout.split()]
+    if done.returncode or not rows:
+        yield Check(name="partition", passed=False, detail=f"Slurm has no partition {wanted}; `sinfo` lists them")
+        return
+    nodes = sum(int(row[1]) for row in rows if row[0] == rows[0][0])
+    enough = cluster.nodes is None or nodes >= cluster.nodes
+    says = "" if enough else f", and the cluster file says {cluster.nodes:,}"
+    up = all(row[2] == "up" for row in rows)
+    detail = f"{rows[0][0]} of {nodes:,} nodes{says}" + ("" if up else ", and it is down")
+    yield Check(name="partition", passed=enough and up, detail=detail)
+
+
+def _limits(cluster: Cluster, time_limit_s: int) -> Iterator[Check]:
+    """Slurm's own word on account, QOS, reservation, constraint, GPUs, time limit; on one node and on all."""
+    sizes = [("one node", 1)] + ([("all nodes", cluster.nodes)] if cluster.nodes and cluster.nodes > 1 else [])
+    for name, nodes in sizes:
+        options = [*_options(cluster), *_gpus(cluster), f"--nodes={nodes}", f"--time={slurm_time(time_limit_s)}"]
+        done = call("sbatch", "--test-only", *options, "--wrap=true", env=job_environment())
+        lines = [line.split("sbatch: ")[-1] for line in done.stderr.splitlines() if line.strip()]
+        detail = lines[-1].removeprefix("error: ") if lines else "Slurm gave no reason"
+        yield Check(name=f"a job of {name}", passed=done.returncode == 0, detail=detail)
+
+
+def _mpi(cluster: Cluster) -> Iterator[Check]:
+    wanted = cluster.slurm.mpi
+    if wanted is None:
+        return
+    done = call("srun", "--mpi=list")
+    known = [word for word in (done.stdout + done.stderr).replace(",", " ").split() if word.isidentifier()]
+    detail = f"{wanted} is one" if wanted in known else f"srun has no {wanted}; `srun --mpi=list` shows what it has"
+    yield Check(name="MPI plugin", passed=wanted in known, detail=detail)
+
+
+def _container(cluster: Cluster) -> Iterator[Check]:
+    container = cluster.container
+    if container is None:
+        return
+    knows = "--container-image" in call("srun", "--help").stdout
+    yield Check(
+        name="pyxis", passed=knows, detail="srun takes --container-image" if knows else "srun has no --container-image"
+    )
+    if container.image.startswith(("/", "./")):
+        there = Path(container.image).is_file()
+        yield Check(name="image", passed=there, detail=f"{container.image} {'is there' if there else 'does not exist'}")
+    else:
+        detail = f"{container.image} is pulled by the nodes; this machine cannot tell"
+        yield Check(name="image", passed=None, detail=detail)
+    for mount in container.mounts:
+        source = mount.split(":")[0]
+        there = Path(source).exists()
+        detail = f"{source} {'is there' if there else 'does not exist on this machine'}"
+        yield Check(name="mount", passed=there, detail=detail)
+
+
+def _runs_folder(runs: Path) -> Iterator[Check]:
+    if not runs.exists():
+        place = runs.absolute().parent
+        makeable = place.is_dir() and os.access(place, os.W_OK)
+        detail = f"{runs.absolute()} does not exist " + ("yet" if makeable else f"and cannot be made in {place}")
+        yield Check(name="runs folder", passed=makeable, detail=detail)
+        return
+    try:
+        probe = runs / f".check-{secrets.token_hex(4)}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        yield Check(name="runs folder", passed=False, detail=f"cannot write in {runs}: {error.strerror}")
+        return
+    yield Check(name="runs folder", passed=True, detail=f"{runs.absolute()} can be written")
+
+
+def _job(cluster: Cluster) -> Iterator[Check]:
+    """Two nodes read what this machine wrote, and tell their time."""
+    nodes = 2 if cluster.nodes is None or cluster.nodes > 1 else 1
+    runs = Path(cluster.paths.runs).absolute()
+    if not runs.is_dir():
+        yield Check(name="a job now", passed=None, detail=f"needs {runs}, to see whether the nodes share it")
+        return
+    probe = runs / f".check-{secrets.token_hex(4)}"
+    word = secrets.token_hex(8)
+    try:
+        probe.write_text(word)
+        size = [
+            f"--nodes={nodes}",
+            f"--ntasks={nodes}",
+            "--ntasks-per-node=1",
+            "--time=2",
+            f"--immediate={JOB_WAITS_S}",
+        ]
+        show = 'echo "$(cat "$1" 2> /dev/null) $(date +%s.%N) $(hostname)"'
+        command = ["bash", "-c", show, "check", str(probe)]
+        began = time.time()
+        done = call("srun", *_options(cluster), *size, "--chdir=/", *command, env=job_environment())
+        ended = time.time()
+    except EnvironmentFault as fault:
+        yield Check(name="a job now", passed=None, detail=str(fault))
+        return
+    finally:
+        probe.unlink(missing_ok=True)
+    rows = [line.split(" ") for line in done.stdout.splitlines() if line.count(" ") == 2]
+    if done.returncode or len(rows) != nodes:
+        last = (done.stderr.strip().splitlines() or ["srun gave no reason"])[-1]
+        yield Check(name="a job now", passed=None, detail=f"it did not run within {JOB_WAITS_S} s: {last}")
+        return
+    hosts = ", ".join(row[2] for row in rows)
+    yield Check(name="a job now", passed=True, detail=f"ran on {hosts} after {ended - began:.1f} s")
+    blind = [row[2] for row in rows if row[0] != word]
+    detail = f"{hosts} read what {os.uname().nodename} wrote" if not blind else f"not shared with {', '.join(blind)}"
+    yield Check(name="shared runs folder", passed=not blind, detail=detail)
+    skew = max(max(began - float(row[1]), float(row[1]) - ended, 0.0) for row in rows)
+    yield Check(
+        name="clocks", passed=skew <= MAX_SKEW_S, detail=f"{skew:.1f} s apart at most beyond the job's duration"
+    )
