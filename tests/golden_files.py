@@ -35,9 +35,8 @@ def bundle_files(recipe: Recipe) -> Mapping[str, bytes]:
         compiled = compile_bundle(apply_layout(recipe, resolve(recipe).layout), resolve(recipe))
     except RefusedInput as refused:  # an engine that does not render yet, or cannot run this recipe
         return {"refusal.txt": f"{refused}\n".encode()}
-    names = [
-        name for name in compiled.files if name not in (RECIPE, PLAN, "engine/start.py")
-    ]  # a copy of a file of ours
+    known = (RECIPE, PLAN, "engine/start.py")  # the last is a copy of a file of ours
+    names = [name for name in compiled.files if name not in known]
     return {f"bundle/{name}": compiled.files[name] for name in names}
 
 

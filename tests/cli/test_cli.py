@@ -83,7 +83,7 @@ def test_validate_tells_every_fault_with_its_place(cli: Cli) -> None:
         ("train", "cpt", "generic", "--cluster", "nowhere", "--dry-run"),
         ("train", "cpt", "generic", "--out", "kept"),
         ("train", "cpt", "--from", "no-such-run"),
-        ("align", "sft", "--dry-run", "--cluster", "dgx-h100"),
+        ("align", "sft", "engine=megatron-lm", "--dry-run", "--cluster", "dgx-h100"),
         ("bundle", "run", "no-such-bundle"),
     ],
 )

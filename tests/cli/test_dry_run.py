@@ -110,11 +110,13 @@ def test_relative_paths_are_read_from_where_the_command_is_typed(cli: Cli, tmp_p
     assert recipe.checkpoint.source == str(tmp_path / "old/iter_0000100")
 
 
-def test_engines_that_cannot_launch_yet_are_refused_in_a_sentence(cli: Cli) -> None:
-    done = cli("align", "sft", "--cluster", "dgx-h100", "--dry-run", "--json")
+def test_what_an_engine_cannot_do_is_refused_with_the_place_that_asked(cli: Cli) -> None:
+    done = cli("align", "sft", "engine=megatron-lm", "--cluster", "dgx-h100", "--dry-run", "--json")
     assert done.code == 2
-    (fault,) = json.loads(done.out)["faults"]
-    assert fault["path"] == "engine"
-    assert fault["value"] == "nemo1"
+    fault = next(f for f in json.loads(done.out)["faults"] if f["path"] == "task.kind")
+    assert fault["value"] == "sft"
+    assert "nemo1 and nemo2 do" in fault["rule"]
     assert fault["where"].startswith("recipes/colosseum-355b/sft.yaml:")
-    assert cli("validate", "colosseum-355b/sft", "--cluster", "dgx-h100").code == 0
+    assert cli("validate", "colosseum-355b/sft", "engine=megatron-lm", "--cluster", "dgx-h100").code == 2
+    assert cli("align", "sft", "--cluster", "dgx-h100", "--dry-run").code == 0
+    assert cli("align", "dpo", "--cluster", "dgx-h100", "--dry-run").code == 0
