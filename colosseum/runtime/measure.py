@@ -6,6 +6,7 @@ bursts on random data, each long enough for the device to reach its sustained cl
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import statistics
@@ -13,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -148,7 +149,7 @@ ATTENTION_SHAPES_CPU = ((2, 2, 64, 128), (2, 2, 64, 256), (2, 1, 192, 128))
 
 
 def attention() -> Iterator[Row]:
-    """Causal attention forward and backward, one sequence, BF16; cuDNN's kernel before FlashAttention's."""
+    """Causal attention forward and backward, one sequence, BF16."""
     for heads, groups, dim, seq in ATTENTION_SHAPES if is_cuda() else ATTENTION_SHAPES_CPU:
         forward_s, backward_s = _attention(heads, groups, dim, seq)
         row = {"kind": "attention", "heads": heads, "groups": groups, "head_dim": dim, "seq_length": seq}
@@ -157,16 +158,13 @@ def attention() -> Iterator[Row]:
 
 def _attention(heads: int, groups: int, dim: int, seq: int) -> tuple[float, float]:
     def random(count: int) -> torch.Tensor:
-        return torch.randn(1, count, seq, dim, device=_device(), dtype=torch.bfloat16, requires_grad=True)
+        return torch.randn(seq, 1, count, dim, device=_device(), dtype=torch.bfloat16, requires_grad=True)
 
     query, key, value = random(heads), random(groups), random(groups)
-    backends = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+    kernel = _kernel(heads, groups, dim)
 
     def forward() -> torch.Tensor:
-        # Keys are given to every query head: the fused kernels differ in whether they take grouped ones.
-        k, v = (t.repeat_interleave(heads // groups, dim=1) if groups < heads else t for t in (key, value))
-        with sdpa_kernel(backends, set_priority=True):
-            return F.scaled_dot_product_attention(query, k, v, is_causal=True)
+        return kernel(query, key, value)
 
     with torch.no_grad():
         forward_s = time_of(forward)
@@ -174,6 +172,25 @@ def _attention(heads: int, groups: int, dim: int, seq: int) -> tuple[float, floa
     gradient = torch.randn_like(out)
     backward_s = time_of(lambda: torch.autograd.grad(out, (query, key, value), gradient, retain_graph=True))
     return forward_s, backward_s
+
+
+def _kernel(heads: int, groups: int, dim: int) -> Callable[..., torch.Tensor]:
+    """Transformer Engine's attention where it is installed, as training uses it, else PyTorch's: ``[S, 1, N, D]``."""
+    if is_cuda() and importlib.util.find_spec("transformer_engine"):
+        from transformer_engine.pytorch.attention import DotProductAttention
+
+        module = DotProductAttention(
+            heads, dim, num_gqa_groups=groups, attention_dropout=0.0, attn_mask_type="causal", qkv_format="sbhd"
+        )
+        return cast("Callable[..., torch.Tensor]", module.cuda())
+    backends = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+
+    def plain(*qkv: torch.Tensor) -> torch.Tensor:
+        q, k, v = (t.permute(1, 2, 0, 3) for t in qkv)
+        with sdpa_kernel(backends, set_priority=True):
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=groups < heads)
+
+    return plain
 
 
 # --- memory and links --------------------------------------------------------------------------------------------

@@ -46,6 +46,8 @@ from colosseum.runtime.model import unwrapped
 
 CONTENT = {"distrib_optim_sharding_type": "fully_reshardable", "chained_optim_avoid_prefix": True}
 """megatron-core's format whose optimizer state any layout can read."""
+PICKLED_SCALES = "NVTE_ALLOW_UNSAFE_PICKLE_EXTRA_STATE"
+"""Transformer Engine's own switch."""
 FULL_BYTES = 1 << 20
 """A disk with less room is full."""
 PACKAGES = ("colosseum", "megatron-core", "torch", "transformer-engine")
@@ -302,8 +304,9 @@ def load(training: Training, folder: Path, what: tuple[str, ...]) -> State:
         strategy = FullyParallelLoadStrategyWrapper(strategy, group)
     found = dist_checkpointing.load(contents, str(folder), strategy)
     chunks = training.model
-    for i, chunk in enumerate(chunks):
-        unwrapped(chunk).load_state_dict(found[_model_key(i, len(chunks))], strict=False)
+    with _scaling_state_allowed():
+        for i, chunk in enumerate(chunks):
+            unwrapped(chunk).load_state_dict(found[_model_key(i, len(chunks))], strict=False)
     if "optimizer" in what:
         rates = optimizer.rates(training.optimizer)
         training.optimizer.load_state_dict(found["optimizer"])
@@ -315,6 +318,23 @@ def load(training: Training, folder: Path, what: tuple[str, ...]) -> State:
     if "rng" in found:
         _restore_rng(found["rng"])
     return _state(training.recipe, metadata, what)
+
+
+@contextmanager
+def _scaling_state_allowed() -> Iterator[None]:
+    """Lets Transformer Engine read what delayed scaling remembers: a pickle in the folder whose common.pt is one too.
+
+    Whoever can write that folder could run code already; without the state the scales would begin anew.
+    """
+    before = os.environ.get(PICKLED_SCALES)
+    os.environ[PICKLED_SCALES] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[PICKLED_SCALES]
+        else:
+            os.environ[PICKLED_SCALES] = before
 
 
 def _state(recipe: Recipe, metadata: CheckpointMetadata, what: tuple[str, ...]) -> State:
