@@ -5,6 +5,7 @@ A test here takes a minute or two of two cores, so most are ``long``.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -107,6 +109,70 @@ def test_slurm_training_is_stopped_and_goes_on(house: Path, alone: RunDir) -> No
     told = colosseum(house, "jobs", "history", run.root.name)
     assert "stopped on request at step" in told
     assert "passed over" not in colosseum(house, "jobs", "logs", run.root.name)
+
+
+CAMPAIGN = """
+name: small
+stages:
+  - {name: base, recipe: debug/cpt-4k-bf16, overrides: [train.steps=4]}
+  - name: longer
+    recipe: debug/cpt-4k-bf16
+    overrides: [train.steps=4, batch.seq_length=128, "checkpoint.from=stage:base", "checkpoint.load=[weights]"]
+  - {name: grown, recipe: debug/cpt-16k-expand, overrides: [train.steps=4, "checkpoint.from=stage:longer"]}
+"""
+
+
+def test_slurm_campaign_is_chained_and_resumed(house: Path) -> None:
+    (house / "small.yaml").write_text(CAMPAIGN)
+    command = (
+        "campaign",
+        "run",
+        "small.yaml",
+        "--cluster",
+        "dev-slurm",
+        "train.val_every_steps=4",
+        "optimizer.warmup_steps=0",
+    )
+    assert "submitted: base, longer, grown" in colosseum(house, *command)
+    assert "submitted: nothing" in colosseum(house, *command)
+    first, *later = _stages(house)
+    jobs.cancel(RunDir(Path(first["run"])))
+    until(lambda: {stage["state"] for stage in _stages(house)} == {"cancelled"})
+    assert "submitted: base, longer, grown" in colosseum(house, "campaign", "resume", "small")
+    until(lambda: _stages(house)[2]["state"] == "held", ENDS_S)
+    base, longer, grown = _stages(house)
+    assert [base["run"], longer["run"], grown["run"]] == [stage["run"] for stage in (first, *later)]
+    assert (base["state"], base["step"], longer["state"], longer["step"]) == ("done", 4, "done", 4)
+    assert "num_layers 4 (the recipe says 6)" in grown["reason"]
+    gate = RunDir(Path(longer["run"])).gate
+    verdict = json.loads(gate.read_text())
+    assert verdict["notes"] == ["sequence length 256 → 128"]
+    (ancestor,) = verdict["lineage"]
+    assert (ancestor["run"], ancestor["step"]) == (Path(base["run"]).name, 4)
+    assert ancestor["consumed_tokens"] == 4 * 16 * 256
+    loaded = latest_rows(RunDir(Path(longer["run"])).metrics, "load")
+    assert [row["step"] for row in loaded] == [0]  # weights only: a stage counts its own steps
+    changed = subprocess.run(
+        [COLOSSEUM, *command, "optimizer.lr=1e-3"], cwd=house, capture_output=True, text=True, timeout=120
+    )
+    assert changed.returncode == 2
+    assert "other stages or overrides" in changed.stderr
+
+
+def _stages(house: Path) -> list[dict[str, Any]]:
+    stages: list[dict[str, Any]] = json.loads(colosseum(house, "campaign", "status", "small", "--json"))["stages"]
+    return stages
+
+
+@pytest.mark.long
+def test_slurm_shakedown_comes_first(house: Path) -> None:
+    full = train(house, "full-job", "--shakedown", "train.steps=2", "optimizer.warmup_steps=0")
+    (small,) = (RunDir(p) for p in full.root.parent.glob("*-full-job-shakedown-*"))
+    until_ended(full, ENDS_S)
+    assert job_of(full).word == "complete"
+    first, second = history(small)
+    assert (first.kind, first.lost_steps, second.kind, second.last_step) == ("saved", 0, "completed", 20)
+    assert (history(full)[0].began_unix_s or 0) > (second.began_unix_s or 0)
 
 
 @pytest.mark.long
