@@ -142,8 +142,9 @@ stop_ranks() {
   asked_to_stop=1
   say "asked to stop: the ranks save and leave"
   scancel --signal=USR1 "$job"
-  (sleep $((margin_s > 60 ? margin_s - 30 : margin_s / 2)) && say "the ranks did not leave in time" \
-    && scancel --signal=KILL "$job") &
+  # Of their step only: KILL to the job would cancel it, this script too. With vboost the ranks are the second step.
+  (sleep $((margin_s > 60 ? margin_s - 30 : margin_s * 3 / 4)) && say "the ranks did not leave in time" \
+    && scancel --signal=KILL "$job.$((vboost ? 1 : 0))") &
   helpers+=($!)
 }
 

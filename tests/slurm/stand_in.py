@@ -1,7 +1,8 @@
 """One rank of a program that speaks the runtime's protocol without training: for what the job script does around it.
 
 Its loss of a step depends on every step before (a chain of hashes), so a curve that equals an uninterrupted run's was
-resumed right. Faults come from a file ``fault`` in the run folder: ``KIND STEP RANK ATTEMPT…``.
+resumed right. Faults come from a file ``fault`` in the run folder:
+``KIND STEP RANK ATTEMPT…``; with a file ``deaf`` the first attempt does not hear that it should leave.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ def main() -> int:
         saved = step = steps[-1]
         state = json.loads((checkpoint_folder(run.checkpoints, step) / CHECKPOINT_MARK).read_text())["state"]
     print(f"rank {rank} starts from step {step}", flush=True)
+    if (run.root / "deaf").exists() and attempt == 0:
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     kind, at_step, at_rank, *attempts = (*(_fault(run) or ("", "0", "0")),)
     while step < STEPS:
         time.sleep(STEP_S)
@@ -58,9 +61,11 @@ def main() -> int:
         if kind and (step, rank) == (int(at_step), int(at_rank)) and (not attempts or str(attempt) in attempts):
             if kind == "crash":
                 os.kill(os.getpid(), signal.SIGKILL)
+            if kind == "hang":
+                time.sleep(3600)
             run.attempt(attempt).write_outcome(
                 kind,  # type: ignore[arg-type]
-                retry=kind in ("crash", "hang"),
+                retry=False,
                 step=step,
                 last_saved_step=saved,
                 rank=rank,

@@ -87,6 +87,15 @@ def _shakedown(slurm: DevSlurm, runs: Path) -> Drill:
     return run, until_ended(run)
 
 
+def _deaf(slurm: DevSlurm, runs: Path) -> Drill:
+    run = stand_in_run(runs, "deaf", "resources.time_limit=1m", fault="hang 38 0 0")
+    (run.root / "deaf").touch()
+    submit(run)
+    until_step(run, 7)
+    assert jobs.requeue(run) is None
+    return run, until_ended(run)
+
+
 def _without_requeue(slurm: DevSlurm, runs: Path) -> Drill:
     run = stand_in_run(runs, "without-requeue", "cluster.slurm.requeue=false")
     submit(run)
@@ -104,6 +113,7 @@ DRILLS: dict[str, Callable[[DevSlurm, Path], Drill]] = {
     "numeric error": _numeric_error,
     "crash loop": _crash_loop,
     "shakedown": _shakedown,
+    "deaf": _deaf,
     "no requeue": _without_requeue,
 }
 
@@ -157,6 +167,15 @@ def test_slurm_crash_loop_ends(drills: dict[str, Future[Drill]]) -> None:
     assert len(history(run)) == 2
     assert "2 attempts in a row saved nothing after step 0; not requeued" in log(run)
     assert saved_steps(run.checkpoints) == []
+
+
+def test_slurm_ranks_that_do_not_leave_are_ended_and_started_again(drills: dict[str, Future[Drill]]) -> None:
+    run, job = drills["deaf"].result()
+    assert job.word == "complete", log(run)
+    assert losses(run) == curve()
+    assert "the ranks did not leave in time" in log(run)
+    first, _ = history(run)
+    assert first.kind == "crash"
 
 
 def test_slurm_without_requeue_says_how_to_go_on(drills: dict[str, Future[Drill]]) -> None:

@@ -177,8 +177,8 @@ def test_slurm_shakedown_comes_first(house: Path) -> None:
 
 @pytest.mark.long
 def test_slurm_training_reaches_its_time_limit(house: Path, alone: RunDir) -> None:
-    # A minute, less the quarter that is kept for saving; steps are slowed down by their size.
-    run = train(house, "limit", "resources.time_limit=1m", "train.steps=400", "batch.seq_length=128")
+    # Two minutes, less the quarter that is kept for saving.
+    run = train(house, "limit", "resources.time_limit=2m", "train.steps=4000")
     until(lambda: len(history(run)) > 1, ENDS_S)
     jobs.cancel(run)
     first, second = history(run)[:2]
@@ -186,6 +186,17 @@ def test_slurm_training_reaches_its_time_limit(house: Path, alone: RunDir) -> No
     assert first.lost_steps == 0
     assert second.from_step == first.last_step
     assert "asked to stop" in log(run)
+
+
+@pytest.mark.long
+def test_slurm_training_by_torchrun_is_stopped_and_goes_on(house: Path, alone: RunDir) -> None:
+    run = train(house, "torchrun", "cluster.slurm.launch=torchrun")
+    until_step(run, SAVE_EVERY + 2)
+    jobs.requeue(run)
+    until_ended(run, ENDS_S)
+    assert_as_if_nothing_had_happened(run, alone)
+    assert [(a.kind, a.lost_steps) for a in history(run)] == [("saved", 0), ("completed", None)]
+    assert (run.attempt(0).root / "node-00001.log").exists()
 
 
 @pytest.mark.long
