@@ -9,7 +9,11 @@ skipped or repeated.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import math
+import os
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,12 +144,12 @@ def build(recipe: Recipe, name: Name, size: int, cache: Path) -> Samples:
     """
     words = vocabulary(recipe)
     weights = [entry.weight for entry in recipe.data.blend]
-    files = [cache / f"blend-{name}-{size}-{i}.npy" for i in (0, 1)]
+    files = _order_files(cache, name, weights, size)
     if _rank() == 0:
         cache.mkdir(parents=True, exist_ok=True)
         order = _blended(weights, size)
-        np.save(files[0], order[0])
-        np.save(files[1], order[1])
+        _replace(files[0], order[0])
+        _replace(files[1], order[1])
         counts = np.bincount(order[0], minlength=len(weights))
         sources = _sources(recipe, name, counts, words, cache)
         _barrier()
@@ -155,6 +159,20 @@ def build(recipe: Recipe, name: Name, size: int, cache: Path) -> Samples:
         counts = np.bincount(order[0], minlength=len(weights))
         sources = _sources(recipe, name, counts, words, cache)
     return Samples(sources=sources, source_of=order[0], ordinals=order[1])
+
+
+def _order_files(cache: Path, name: Name, weights: list[float], size: int) -> tuple[Path, Path]:
+    """Where a blend's order is kept: runs may share a cache, and blends of one size differ by their weights."""
+    key = hashlib.sha256(json.dumps(weights).encode()).hexdigest()[:16]
+    stem = f"blend-{name}-{size}-{key}"
+    return cache / f"{stem}-0.npy", cache / f"{stem}-1.npy"
+
+
+def _replace(path: Path, array: npt.NDArray[Any]) -> None:
+    """Writes beside and renames: ranks of another run may have the old file mapped."""
+    temporary = path.with_name(f"{path.stem}.{socket.gethostname()}-{os.getpid()}.npy")
+    np.save(temporary, array)
+    temporary.rename(path)
 
 
 def _blended(weights: list[float], size: int) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.int64]]:

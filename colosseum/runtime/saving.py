@@ -159,12 +159,11 @@ class Saver:
         self._run, self._attempt, self._recipe = run, attempt, recipe
         self._async = AsyncCallsQueue() if recipe.checkpoint.async_save else None
         self.last_saved_step = folders.newest_committed(run.checkpoints)
-        self._started: dict[int, float] = {}
         self.done: list[tuple[int, float, int]] = []
         """Saves committed and not yet reported: step, seconds, bytes."""
-        if self._async is None:
-            # The writers are threads of this process: a plain queue does, and spares a manager process of 2 to 3 s.
-            filesystem_async._results_queue = queue.Queue()
+        # Without async the writers are threads of this process: a plain queue does, and spares a manager process of
+        # 2 to 3 s. Processes that write need the manager, which megatron-core makes where there is no queue.
+        filesystem_async._results_queue = queue.Queue() if self._async is None else None
 
     def save(self, training: Training, state: State) -> None:
         """Saves the state after ``state.step``; every rank calls it.
@@ -312,7 +311,9 @@ def load(training: Training, folder: Path, what: tuple[str, ...]) -> State:
         training.optimizer.load_state_dict(found["optimizer"])
         optimizer.restore_rates(training.optimizer, rates)
         optimizer.mend_after_loading(training.optimizer)
-        training.schedule.load_state_dict(found["schedule"])
+        # It counts in samples, and a fork's steps may have more of them: the step says where the rates go on.
+        position = metadata.step * training.recipe.batch.gbs
+        training.schedule.load_state_dict({**found["schedule"], "num_steps": position})
     else:
         training.optimizer.reload_model_params()
     if "rng" in found:

@@ -8,7 +8,6 @@ import pytest
 
 from colosseum.recipe import rules
 from colosseum.recipe.schema import Recipe
-from colosseum.rundir import checkpoint_folder
 from tests.runtime import tiny
 from tests.runtime.worlds import train_all
 
@@ -51,12 +50,6 @@ def layouts(data: Path) -> dict[str, Recipe]:
     }
 
 
-def resumed(recipe: Recipe, folder: Path, step: int) -> Recipe:
-    data = recipe.as_data()
-    data["checkpoint"]["from"] = str(checkpoint_folder(folder / "checkpoints", step))
-    return Recipe.from_data(data)
-
-
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
@@ -72,9 +65,11 @@ def test_every_layout_continues_one_processs_run_with_its_losses(data: Path, tmp
     base = train_all({"base": tiny.on(data), "base-bf16": tiny.on(data, dtype="bf16")}, tmp_path)
     whole = base["base"]
     assert whole[tiny.STEPS] < whole[1] - 0.1, "the model learns"
-    runs = {name: resumed(recipe, tmp_path / "base", tiny.HALF) for name, recipe in table.items() if name != "dp2"}
+    runs = {name: tiny.resumed(recipe, tmp_path / "base", tiny.HALF) for name, recipe in table.items() if name != "dp2"}
     runs["dp2"] = table["dp2"]  # cannot read a distributed optimizer's states; its first weights are the base's
-    runs["bf16-tp2-pp2-sp"] = resumed(tiny.on(data, 2, 2, sp=True, dtype="bf16"), tmp_path / "base-bf16", tiny.HALF)
+    runs["bf16-tp2-pp2-sp"] = tiny.resumed(
+        tiny.on(data, 2, 2, sp=True, dtype="bf16"), tmp_path / "base-bf16", tiny.HALF
+    )
     found = train_all(runs, tmp_path)
     wrong = {}
     for name, losses in found.items():

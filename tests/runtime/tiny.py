@@ -10,6 +10,7 @@ import numpy as np
 from colosseum.data.indexed import write_dataset
 from colosseum.recipe.load import load
 from colosseum.recipe.schema import Recipe
+from colosseum.rundir import checkpoint_folder
 
 VOCAB = 512
 GBS = 8
@@ -70,3 +71,10 @@ def on(data: Path, tp: int = 1, pp: int = 1, vpp: int = 1, cp: int = 1, dp: int 
     for name, values in more.items():
         sections.setdefault(name, {}).update(values)
     return recipe(data, **sections)
+
+
+def resumed(recipe: Recipe, run: Path, step: int) -> Recipe:
+    """The recipe, going on from a checkpoint of another run."""
+    data = recipe.as_data()
+    data["checkpoint"]["from"] = str(checkpoint_folder(run / "checkpoints", step))
+    return Recipe.from_data(data)
