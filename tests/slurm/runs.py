@@ -83,22 +83,23 @@ def losses(run: RunDir) -> list[float]:
 
 def batch_shell(run: RunDir) -> int:
     """Process id of the job's script."""
-    script = f"job{int(job_of(run).submission.job_id):05d}/slurm_script"
-    return _process(lambda words, _: words[0].endswith("bash") and len(words) > 1 and words[1].endswith(script))
+    return _process(run, lambda words, _: words[0].endswith("bash") and words[-2].endswith("/slurm_script"))
 
 
 def rank_process(run: RunDir, rank: int) -> int:
     """Process id of a rank."""
-    wanted = {f"COLOSSEUM_RUN={run.root}", f"RANK={rank}"}
-    return _process(lambda words, env: "python" in words[0] and wanted <= set(env))
+    return _process(run, lambda words, env: "python" in words[0] and f"RANK={rank}" in env)
 
 
-def _process(is_it: Callable[[list[str], list[str]], bool]) -> int:
+def _process(run: RunDir, is_it: Callable[[list[str], list[str]], bool]) -> int:
+    """The first process that works in the run folder and is meant; other dev-slurms may have a job of the same id."""
     for folder in Path("/proc").glob("[0-9]*"):
         try:
+            if (folder / "cwd").readlink() != run.root.resolve():
+                continue
             words, env = ((folder / name).read_text(errors="replace").split("\0") for name in ("cmdline", "environ"))
         except OSError:  # gone, or another user's
             continue
-        if is_it(words, env):
+        if len(words) > 1 and is_it(words, env):
             return int(folder.name)
     raise LookupError("no such process")

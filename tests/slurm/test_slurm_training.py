@@ -219,9 +219,9 @@ def test_slurm_training_loses_a_node(slurm: DevSlurm, house: Path, alone: RunDir
         until_step(run, SAVE_EVERY + 3, attempt=1)
         until_ended(run, ENDS_S)
     finally:
-        slurm.run("scontrol", "update", f"nodename={nodes[1]}", "state=resume")
+        slurm.run("scontrol", "update", f"nodename={nodes[1]}", "state=resume", check=False)  # it may be up by itself
     assert_as_if_nothing_had_happened(run, alone)
-    assert nodes[1] not in slurm.run("scontrol", "show", "hostnames", history(run)[1].nodes).stdout.split()
+    assert "Node failure" in log(run)
 
 
 @pytest.mark.long
