@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -175,14 +176,13 @@ def history(run: Run, cluster: Cluster = None, runs: Runs = None, as_json: Json 
 
 
 def _root(runs: Path | None, cluster: str | None) -> Path:
-    import os
-
+    """--runs, COLOSSEUM_RUNS, else the cluster's own, for which alone a cluster file is read."""
+    if given := runs or os.environ.get("COLOSSEUM_RUNS"):
+        return Path(given)
     from colosseum.launch.submit import runs_root
     from colosseum.recipe.load import load
 
-    if runs is None and (given := os.environ.get("COLOSSEUM_RUNS")):
-        return Path(given)
-    return runs if runs is not None else runs_root(None, load("generic", cluster=cluster).recipe)
+    return runs_root(None, load("generic", cluster=cluster).recipe)
 
 
 def _pick(name: str, runs: Path | None, cluster: str | None) -> RunDir:

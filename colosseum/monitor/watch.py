@@ -14,7 +14,7 @@ from typing import Any
 from colosseum.bundle import MANIFEST, PLAN
 from colosseum.rundir import CHECKPOINT_MARK, RunDir, checkpoint_folder, read_lines, saved_steps
 
-TAIL_BYTES = 1 << 16
+TAIL_BYTES, TAIL_LINES = 1 << 15, 25
 RECENT_STEPS = 20
 """Speed is the median, MFU the mean, of so many steps."""
 
@@ -145,7 +145,7 @@ def _tail(path: Path) -> list[dict[str, Any]]:
     except OSError:
         return []
     rows = []
-    for line in text.splitlines():
+    for line in text.splitlines()[-TAIL_LINES:]:
         with suppress(ValueError):  # the first may be cut, the last torn
             rows.append(json.loads(line))
     return [row for row in rows if isinstance(row, dict)]
