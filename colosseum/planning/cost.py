@@ -154,14 +154,21 @@ def matmul_peak(job: Job) -> float:
 def _memory_bound(
     job: Job, lay: Layouts, c: Constants, t: Array, n_qkv: Array, n_up: Array, k_down: Array
 ) -> tuple[Array, Array]:
-    """Kernels that only move bytes: two norms and residuals, the activation, RoPE, FP8 casts and transposes."""
+    """Kernels that only move bytes: two norms and residuals, the activation, RoPE, biases, dropout, FP8 casts.
+
+    Bytes an element: a fused activation reads its input (both halves when gated) and writes its output, backward it
+    reads them with the gradient and writes the input's gradient; dropout keeps a mask of one byte.
+    """
     shape, tp = job.shape, lay.tp
     rows = np.where(lay.sequence_parallel > 0, t / tp, t)
     norm = rows * shape.hidden * 20.0
-    act = t * k_down * 6.0
+    act_f, act_b = (6.0, 10.0) if shape.gated else (4.0, 6.0)
     rope = 0.0 if shape.learned_positions else 4.0 * t * (shape.heads + shape.groups) * shape.head_dim / tp
-    forward = c.elementwise_scale * (norm + act + rope)
-    backward = c.elementwise_scale * (1.6 * norm + 1.7 * act + rope)
+    drop = 2.0 * rows * shape.hidden if shape.dropout else 0.0
+    forward = c.elementwise_scale * (norm + t * k_down * act_f + rope + drop)
+    backward = c.elementwise_scale * (1.6 * norm + t * k_down * act_b + rope + 5.0 * drop)
+    if shape.bias and not job.is_fp8:  # FP8 casts sum the bias gradients on their way
+        backward = backward + c.elementwise_scale * 2.0 * t * (n_qkv + n_up + 2.0 * shape.hidden / tp)
     if job.is_fp8:
         # Each GEMM input is read in BF16 and written in FP8, forward; gradients twice, plain and transposed.
         n_out = shape.heads * shape.head_dim / tp

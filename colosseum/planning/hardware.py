@@ -45,9 +45,9 @@ def latency(hardware: Hardware, constants: Constants, span: Any) -> Array:
     return np.where(inside, constants.nvlink_latency_s, constants.network_latency_s)
 
 
-USABLE = 0.95
-"""Share of the memory that the driver reports which a plan fills: the rest is room for uneven ranks and the allocator.
-Published H100 runs peak at up to 93% (DGX Cloud Nemotron4-15B: 68.0 GiB allocated, 74.4 on the device)."""
+USABLE = 0.94
+"""Share of the memory that the driver reports which a plan fills; the rest is room for uneven ranks and the allocator.
+Published H100 runs fill up to 93.4% (DGX Cloud's Nemotron4-15B: 68.0 GiB allocated, about 74.4 on the device)."""
 
 
 def usable_bytes(hardware: Hardware) -> float:
