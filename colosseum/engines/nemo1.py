@@ -66,7 +66,7 @@ class Nemo1Engine:
         return found.found
 
     def notes(self, recipe: Recipe) -> list[str]:
-        found = []
+        found = ["NeMo 1.x has no hang timeout of its own: NCCL's watchdog ends a hang after its default, 10 minutes"]
         if recipe.checkpoint.keep_last is not None:
             kept = recipe.checkpoint.keep_last
             found.append(f"NeMo 1.x keeps the last checkpoint and the {kept} of lowest validation loss")

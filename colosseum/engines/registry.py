@@ -8,21 +8,13 @@ from colosseum.engines.base import Engine
 from colosseum.engines.mcore import McoreEngine
 from colosseum.engines.megatron_lm import MegatronLmEngine
 from colosseum.engines.nemo1 import Nemo1Engine
-from colosseum.errors import Fault, RefusedInput
+from colosseum.engines.nemo2 import Nemo2Engine
 
-ENGINES: Mapping[str, Engine] = {engine.name: engine for engine in (McoreEngine(), MegatronLmEngine(), Nemo1Engine())}
+ENGINES: Mapping[str, Engine] = {
+    engine.name: engine for engine in (McoreEngine(), MegatronLmEngine(), Nemo1Engine(), Nemo2Engine())
+}
 
 
 def engine_of(name: str) -> Engine:
-    """The engine that renders launches.
-
-    Raises:
-        RefusedInput: recipes may name it, but no launch can be written for it in this version.
-    """
-    if name in ENGINES:
-        return ENGINES[name]
-    rule = (
-        f"this version writes launches for {', '.join(ENGINES)} only; "
-        f"a recipe of {name} can be validated, explained and planned"
-    )
-    raise RefusedInput([Fault(path="engine", value=name, rule=rule, nearest=tuple(ENGINES))])
+    """The engine that renders launches; the schema knows no other names."""
+    return ENGINES[name]

@@ -1,0 +1,115 @@
+"""Engine ``nemo2``: pretraining and chat SFT through nemo.collections.llm (NeMo 2)."""
+
+from __future__ import annotations
+
+import json
+from importlib import resources
+from pathlib import PurePosixPath
+
+from colosseum.engines.base import About, EngineLaunch
+from colosseum.engines.foreign import Command, Refusals, common_faults, launch, total_steps
+from colosseum.engines.nemo2_config import LOGS, SCHEDULES, launch_tree
+from colosseum.errors import Fault
+from colosseum.planning.plan import Plan
+from colosseum.recipe.schema import Recipe
+from colosseum.units import parse_duration_s
+
+CHECKPOINTS = {"folder": f"{LOGS}/checkpoints", "glob": "*", "pattern": r"step=(\d+)(?!.*unfinished)"}
+LOG = {
+    "train": {
+        "step": r"Training epoch \d+, iteration (\d+)/",
+        "loss": r"reduced_train_loss: ([0-9.e+-]+|nan)",
+        "lr": r"\| lr: ([0-9.e+-]+)",
+        "step_time_s": r"train_step_timing in s: ([0-9.e+-]+)",
+    }
+}
+"""Of NeMo 2's progress printer, which counts steps from 0."""
+
+
+class Nemo2Engine:
+    """See ``engines.base.Engine``."""
+
+    name = "nemo2"
+    about = About(
+        title="NeMo 2, nemo.collections.llm",
+        tasks=("cpt", "sft"),
+        fp8=("delayed", "tensorwise", "blockwise"),
+        cp="cpt, sft",
+        container="nvcr.io/nvidia/nemo:25.04 to 25.11",
+        reads="NeMo 2 checkpoint folders: weights, optimizer",
+    )
+
+    def faults(self, recipe: Recipe) -> list[Fault]:
+        found = common_faults(self.name, recipe)
+        kind = recipe.task.kind
+        found.unless(kind != "dpo", "task.kind", kind, "has no DPO; nemo1 (NeMo-Aligner) has", "cpt", "sft")
+        _numerics(recipe, found)
+        _checkpoint(recipe, found)
+        if kind == "sft":
+            _sft(recipe, found)
+        return found.found
+
+    def notes(self, recipe: Recipe) -> list[str]:
+        if recipe.checkpoint.keep_last is None:
+            return []
+        kept = recipe.checkpoint.keep_last
+        return [f"NeMo 2 keeps the last checkpoint and the {kept} of lowest validation loss"]
+
+    def render(self, recipe: Recipe, plan: Plan) -> EngineLaunch:
+        command = Command(
+            engine="NeMo 2",
+            program="nemo2_start.py",
+            home=None,
+            arguments=(),
+            patterns=LOG,
+            first_step=0,
+            # MegatronStrategy takes the timeout of its process groups from there.
+            env={"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": str(int(parse_duration_s(recipe.stability.hang_timeout)))},
+            checkpoints=CHECKPOINTS,
+        )
+        tree = (json.dumps(launch_tree(recipe), indent=2) + "\n").encode()
+        start = resources.files("colosseum.engines").joinpath("nemo2_start.py").read_bytes()
+        return launch(recipe, command, {"nemo2.json": tree, "nemo2_start.py": start})
+
+
+def _numerics(recipe: Recipe, found: Refusals) -> None:
+    scaling = recipe.model.rope_scaling
+    rule = "scales RoPE only in its Llama 3.1 models; mcore and megatron-lm do"
+    found.unless(scaling is None, "model.rope_scaling", scaling, rule, None)
+    schedule = recipe.optimizer.lr_schedule
+    rule = "has no linear decay to min_lr; mcore and megatron-lm have"
+    found.unless(schedule in SCHEDULES, "optimizer.lr_schedule", schedule, rule, *SCHEDULES)
+    interval = recipe.precision.fp8_interval
+    rule = "has no FP8 interval: Transformer Engine has ignored it since 1.8"
+    found.unless(recipe.precision.fp8 == "none" or interval == 1, "precision.fp8_interval", interval, rule, 1)
+    cfg = recipe.overlap.tp_comm_cfg
+    rule = "takes an overlap profile as a Python object, not a file; megatron-lm takes a file"
+    found.unless(cfg is None, "overlap.tp_comm_cfg", cfg, rule, None)
+
+
+def _checkpoint(recipe: Recipe, found: Refusals) -> None:
+    checkpoint = recipe.checkpoint
+    rule = "begins a run with weights, or weights and optimizer; mcore also continues data and rng"
+    weights = checkpoint.load in (("weights",), ("weights", "optimizer"))
+    found.unless(checkpoint.source == "none" or weights, "checkpoint.load", list(checkpoint.load), rule, ["weights"])
+    rule = "begins with a checkpoint folder of NeMo 2: name its path (RUN/nemo/checkpoints/…)"
+    found.unless(not checkpoint.source.startswith("run:"), "checkpoint.from", checkpoint.source, rule)
+    rule = "does not keep every n-th checkpoint besides the last; mcore and megatron-lm can"
+    found.unless(checkpoint.keep_every is None, "checkpoint.keep_every", checkpoint.keep_every, rule, None)
+
+
+def _sft(recipe: Recipe, found: Refusals) -> None:
+    task, data = recipe.task, recipe.data
+    assert task.kind == "sft"
+    for name, wanted in (("train", "training.jsonl"), ("validation", "validation.jsonl")):
+        value = getattr(data, name)
+        fits = value is not None and PurePosixPath(value).name == wanted
+        near = () if value is None else (str(PurePosixPath(value).parent / wanted),)
+        found.unless(fits, f"data.{name}", value, f"reads a file named {wanted}; nemo1 reads any", *near)
+    if data.train is not None and data.validation is not None:
+        together = PurePosixPath(data.train).parent == PurePosixPath(data.validation).parent
+        found.unless(together, "data.validation", data.validation, "must lie in the folder of data.train")
+    found.unless(task.shuffle, "task.shuffle", False, "shuffles, always; nemo1 need not", True)
+    known = total_steps(recipe) > 0
+    rule = "counts steps: data.train_samples makes them of train.epochs"
+    found.unless(known, "data.train_samples", data.train_samples, rule)
