@@ -5,23 +5,54 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from colosseum.checkpoint.folders import newest_committed, read_metadata
+from colosseum.recipe.schema import Recipe
 from colosseum.rundir import RunDir, checkpoint_folder, latest_rows, read_lines, saved_steps
 from tests.runtime import tiny
-from tests.runtime.conftest import Place
+from tests.runtime.conftest import Ended, Place
 from tests.runtime.worlds import losses
 
-LONGER = {"steps": 12}
+SHALLOW = {"num_layers": 2}
 OFTEN = {"every_steps": 2, "keep_last": 2}
+
+
+def on_two_ranks(place: Place, data: Path, steps: int, checkpoint: dict[str, int]) -> str:
+    sections = {"train": {"steps": steps}, "checkpoint": checkpoint, "model": SHALLOW}
+    return place.recipe(tiny.on(data, dp=2, distributed=True, overlap=True, **sections))
+
+
+@pytest.fixture(scope="module")
+def never_stopped(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Ended:
+    """Eighteen steps on two ranks that nothing disturbs."""
+    place = Place(tmp_path_factory.mktemp("whole"))
+    ended = place.train(on_two_ranks(place, data, 18, OFTEN))
+    assert ended.code == 0, ended.err
+    assert ended.outcome["kind"] == "completed"
+    return ended
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, data: Path) -> RunDir:
+    """Eight steps on one rank at a constant rate, saved at 4 and 8; for reading only."""
+    place = Place(tmp_path_factory.mktemp("finished"))
+    ended = place.train(place.recipe(at_a_constant_rate(data)))
+    assert ended.code == 0, ended.err
+    return ended.run
+
+
+def at_a_constant_rate(data: Path, **sections: dict[str, Any]) -> Recipe:
+    return tiny.recipe(data, model=SHALLOW, optimizer={"lr_schedule": "constant"}, **sections)
 
 
 def wait_for_step(place: Place, process: subprocess.Popen[str], step: int) -> RunDir:
@@ -37,23 +68,19 @@ def wait_for_step(place: Place, process: subprocess.Popen[str], step: int) -> Ru
     raise AssertionError("no such step within two minutes")
 
 
-def test_a_stopped_run_comes_back_bit_for_bit(place: Place, data: Path) -> None:
-    recipe = place.recipe(tiny.on(data, dp=2, distributed=True, overlap=True, train=LONGER, checkpoint=OFTEN))
-    whole = place.train(recipe)
-    assert whole.code == 0, whole.err
-    assert whole.outcome["kind"] == "completed"
-    expected = losses(whole.run.root)
-    assert sorted(expected) == list(range(1, 13))
-    assert expected[12] < expected[1] - 0.3, "the model learns"
+def test_a_stopped_run_comes_back_bit_for_bit(never_stopped: Ended, place: Place, data: Path) -> None:
+    expected = losses(never_stopped.run.root)
+    assert sorted(expected) == list(range(1, 19))
+    assert expected[18] < expected[1] - 0.3, "the model learns"
 
-    process = place.start(recipe)
+    process = place.start(on_two_ranks(place, data, 18, OFTEN))
     run = wait_for_step(place, process, 3)
     process.send_signal(signal.SIGINT)
     stopped = place.end(process)
     assert stopped.code == 130
     assert stopped.outcome["kind"] == "saved"
     step = stopped.outcome["step"]
-    assert stopped.outcome["last_saved_step"] == step < 12
+    assert stopped.outcome["last_saved_step"] == step < 18
     again = place.resume(run)
     assert again.code == 0, again.err
     assert again.run.root == run.root
@@ -61,14 +88,14 @@ def test_a_stopped_run_comes_back_bit_for_bit(place: Place, data: Path) -> None:
     loads = latest_rows(run.metrics, "load")
     assert [row["step"] for row in loads] == [step]
     kept = saved_steps(run.checkpoints)
-    assert kept == [10, 12]
-    metadata = read_metadata(checkpoint_folder(run.checkpoints, 12))
-    assert metadata.consumed_samples == 12 * tiny.GBS
-    assert sum(metadata.tokens_by_source.values()) == metadata.consumed_tokens == 12 * tiny.GBS * 64
+    assert kept == [16, 18]
+    metadata = read_metadata(checkpoint_folder(run.checkpoints, 18))
+    assert metadata.consumed_samples == 18 * tiny.GBS
+    assert sum(metadata.tokens_by_source.values()) == metadata.consumed_tokens == 18 * tiny.GBS * 64
     share = metadata.tokens_by_source[str(data / "a")] / metadata.consumed_tokens
     assert share == pytest.approx(0.7, abs=0.02)
     ledger = list(read_lines(run.ledger))[-1]
-    assert (ledger["step"], ledger["consumed_samples"]) == (12, 12 * tiny.GBS)
+    assert (ledger["step"], ledger["consumed_samples"]) == (18, 18 * tiny.GBS)
     assert any(run.tensorboard.iterdir())
 
 
@@ -97,34 +124,53 @@ def processes_of(run: RunDir, rank: int) -> list[RankProcess]:
     return found
 
 
-def killed_again_and_again(place: Place, data: Path, kills: int, seed: int) -> None:
-    """Kills a random rank at random moments until the run is complete; its losses are those of one never killed."""
+def killed_again_and_again(place: Place, recipe: str, expected: dict[int, float], kills: int, seed: int) -> None:
+    """Kills a random rank, in turns inside a save and at a random moment, and starts the run again each time.
+
+    What was committed is never lost, a half-written checkpoint is set aside, and the losses are those of a run that
+    was never killed.
+    """
     rng = random.Random(seed)
-    sections = {"train": {"steps": 30}, "checkpoint": {"every_steps": 1, "keep_last": 3}}
-    recipe = place.recipe(tiny.on(data, dp=2, distributed=True, **sections))
-    whole = place.train(recipe)
-    assert whole.code == 0, whole.err
-    expected = losses(whole.run.root)
     process = place.start(recipe)
     run = wait_for_step(place, process, 1)
+    halves: list[str] = []
     for number in range(kills):
-        time.sleep(rng.uniform(0, 0.4))
+        if number % 2 == 0:
+            wait_inside_a_save(run)
+        else:
+            time.sleep(rng.uniform(0, 0.4))
         saved = newest_committed(run.checkpoints)
         for process_of_rank in processes_of(run, rng.randrange(2)):
             process_of_rank.send(signal.SIGKILL)
         ended = place.end(process)
-        if ended.code == 0:
-            break
-        assert ended.code == 4, ended.err
+        assert ended.code == 4, f"{ended.out} {ended.err}"
         assert ended.outcome["kind"] == "crash"
         assert ended.outcome["retry"] is True
-        assert (newest_committed(run.checkpoints) or 0) >= (saved or 0), "nothing reported saved is lost"
+        newest = newest_committed(run.checkpoints) or 0
+        assert newest >= (saved or 0), "nothing reported saved is lost"
+        half = checkpoint_folder(run.checkpoints, newest + 1)
+        if half.exists():
+            halves.append(f"{half.name}.unfinished-{number + 1}")
         process = place.start("--from", str(run.root))
         wait_for_attempt(run, number + 1)
-        assert next(row for row in read_lines(run.metrics) if row["attempt"] == number + 1)["kind"] == "load"
+        first = next(row for row in read_lines(run.metrics) if row["attempt"] == number + 1)
+        begun = ("load", newest) if newest else ("train", 1)
+        assert (first["kind"], first["step"]) == begun, "it goes on from the last committed step"
     ended = place.end(process)
     assert ended.code == 0, ended.err
     assert losses(run.root) == expected
+    assert halves, "at least one kill was inside a save"
+    assert sorted(p.name for p in run.checkpoints.glob("*.unfinished-*")) == sorted(halves)
+
+
+def wait_inside_a_save(run: RunDir) -> None:
+    """Until there is a folder of a step that is not committed yet."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if checkpoint_folder(run.checkpoints, (saved_steps(run.checkpoints) or [0])[-1] + 1).exists():
+            return
+        time.sleep(0.002)
+    raise AssertionError("no save within a minute")
 
 
 def wait_for_attempt(run: RunDir, number: int) -> None:
@@ -136,60 +182,70 @@ def wait_for_attempt(run: RunDir, number: int) -> None:
     raise AssertionError(f"attempt {number} wrote nothing within two minutes")
 
 
-def test_a_killed_run_comes_back_bit_for_bit(place: Place, data: Path) -> None:
-    killed_again_and_again(place, data, kills=2, seed=3)
+def test_a_killed_run_comes_back_bit_for_bit(never_stopped: Ended, place: Place, data: Path) -> None:
+    recipe = on_two_ranks(place, data, 18, {"every_steps": 1, "keep_last": 3})
+    killed_again_and_again(place, recipe, losses(never_stopped.run.root), kills=2, seed=3)
 
 
 @pytest.mark.long
 def test_ten_kills(place: Place, data: Path) -> None:
-    killed_again_and_again(place, data, kills=10, seed=4)
+    recipe = on_two_ranks(place, data, 50, {"every_steps": 1, "keep_last": 3})
+    whole = place.train(recipe)
+    assert whole.code == 0, whole.err
+    killed_again_and_again(place, recipe, losses(whole.run.root), kills=10, seed=4)
 
 
-def test_a_half_written_checkpoint_is_set_aside_and_a_fork_begins_from_a_whole_one(place: Place, data: Path) -> None:
-    recipe = place.recipe(tiny.recipe(data))
-    first = place.train(recipe)
-    assert first.code == 0, first.err
+def test_a_half_written_checkpoint_is_set_aside(finished: RunDir, place: Place) -> None:
+    run = RunDir(place.runs / finished.root.name)
+    shutil.copytree(finished.root, run.root)
     # As a crash inside the save of step 8 leaves it: files, and no colosseum.json.
-    newest = checkpoint_folder(first.run.checkpoints, 8)
+    newest = checkpoint_folder(run.checkpoints, 8)
     (newest / "colosseum.json").unlink()
-    (first.run.attempt(0).outcome).unlink()
-    again = place.resume(first.run)
+    run.attempt(0).outcome.unlink()
+    again = place.resume(run)
     assert again.code == 0, again.err
-    assert saved_steps(first.run.checkpoints) == [4, 8]
+    assert saved_steps(run.checkpoints) == [4, 8]
     aside = newest.with_name(newest.name + ".unfinished-1")
     assert (aside / "metadata.json").exists(), "kept, for who wants to look"
-    rows = [row["step"] for row in read_lines(first.run.metrics) if row["attempt"] == 1 and row["kind"] == "train"]
+    rows = [row["step"] for row in read_lines(run.metrics) if row["attempt"] == 1 and row["kind"] == "train"]
     assert rows == [5, 6, 7, 8]
+    assert losses(run.root) == losses(finished.root)
 
-    # A fork: from a step of one's choice, with another rate, in a folder of its own.
-    fork = place.train("--from", f"{first.run.root}@4", "optimizer.lr=0.001", "optimizer.min_lr=0.0001")
+
+def test_a_fork_with_another_rate(finished: RunDir, place: Place) -> None:
+    fork = place.train("--from", f"{finished.root}@4", "optimizer.lr=0.001", "optimizer.min_lr=0.0001")
     assert fork.code == 0, fork.err
-    assert fork.run.root != first.run.root
-    forked, original = losses(fork.run.root), losses(first.run.root)
+    assert fork.run.root.parent == place.runs, "in a folder of its own"
+    forked, original = losses(fork.run.root), losses(finished.root)
     assert sorted(forked) == [5, 6, 7, 8]
     assert forked[5] == original[5], "the first step computes its loss before the new rate acts"
     assert forked[8] != original[8]
     manifest = json.loads((fork.run.bundle / "manifest.json").read_text())
-    assert manifest["lineage"] == {"run": first.run.root.name, "step": 4}
-    rates = [row["lr"] for row in latest_rows(fork.run.metrics, "train")]
-    assert max(rates) <= 0.001
-
-    # Another sequence length: the data begin anew, and the run says so.
-    data_epoch = place.train("--from", f"{first.run.root}@4", "batch.seq_length=32", "train.steps=6")
-    assert data_epoch.code == 0, data_epoch.err
-    events = [row["kind"] for row in read_lines(data_epoch.run.events)]
-    assert "new_data_epoch" in events
-    train_rows = latest_rows(data_epoch.run.metrics, "train")
-    assert [(row["step"], row["consumed_samples"]) for row in train_rows] == [(5, 8), (6, 16)]
+    assert manifest["lineage"] == {"run": finished.root.name, "step": 4}
+    assert {row["lr"] for row in latest_rows(fork.run.metrics, "train")} == {0.001}
 
 
-def test_more_steps_go_on_in_the_same_sample_order(place: Place, data: Path) -> None:
-    short = place.train(place.recipe(tiny.recipe(data, train={"steps": 6}, optimizer={"lr_schedule": "constant"})))
+def test_a_fork_with_other_data(finished: RunDir, place: Place, data: Path) -> None:
+    blend = f"data.blend=[{{path: {data / 'b'}, weight: 1.0}}]"
+    fork = place.train("--from", f"{finished.root}@4", blend, "batch.seq_length=32", "train.steps=6")
+    assert fork.code == 0, fork.err
+    manifest = json.loads((fork.run.bundle / "manifest.json").read_text())
+    assert manifest["lineage"] == {"run": finished.root.name, "step": 4}
+    assert "new_data_epoch" in [row["kind"] for row in read_lines(fork.run.events)]
+    rows = latest_rows(fork.run.metrics, "train")
+    assert [(row["step"], row["consumed_samples"]) for row in rows] == [(5, 8), (6, 16)], "the data begin anew"
+    before = read_metadata(checkpoint_folder(finished.checkpoints, 4)).tokens_by_source
+    after = read_metadata(checkpoint_folder(fork.run.checkpoints, 6)).tokens_by_source
+    a, b = str(data / "a"), str(data / "b")
+    assert after == {a: before[a], b: before[b] + 16 * 32}, "counted over the lineage; the new tokens are all of b"
+
+
+def test_more_steps_go_on_in_the_same_sample_order(finished: RunDir, place: Place, data: Path) -> None:
+    short = place.train(place.recipe(at_a_constant_rate(data, train={"steps": 6})))
     assert short.code == 0, short.err
     longer = place.train("--from", str(short.run.root), "train.steps=8")
     assert longer.code == 0, longer.err
-    at_once = place.train(place.recipe(tiny.recipe(data, optimizer={"lr_schedule": "constant"})))
-    assert {**losses(short.run.root), **losses(longer.run.root)} == losses(at_once.run.root)
+    assert {**losses(short.run.root), **losses(longer.run.root)} == losses(finished.root)
 
 
 # --- what goes wrong: one sentence, the right exit code, outcome.json -------------------------------------------------
@@ -246,11 +302,9 @@ def test_a_tokenizer_larger_than_the_model(place: Place, data: Path, tmp_path: P
     assert "has 10000 tokens and model.vocab_size is 512" in reason
 
 
-def test_a_checkpoint_of_another_model(place: Place, data: Path) -> None:
-    first = place.train(place.recipe(tiny.recipe(data, train={"steps": 4}, checkpoint={"every_steps": 4})))
-    assert first.code == 0, first.err
-    reason = failed(place, "config_error", "--from", str(first.run.root), "model.num_layers=4", "train.steps=8")
-    assert "num_layers 8 (the recipe says 4)" in reason
+def test_a_checkpoint_of_another_model(finished: RunDir, place: Place) -> None:
+    reason = failed(place, "config_error", "--from", str(finished.root), "model.num_layers=4", "train.steps=12")
+    assert "num_layers 2 (the recipe says 4)" in reason
 
 
 def test_missing_inputs_are_refused_before_a_folder_is_made(place: Place, data: Path) -> None:
@@ -266,7 +320,7 @@ def test_missing_inputs_are_refused_before_a_folder_is_made(place: Place, data: 
 
 @pytest.fixture
 def small_disk(tmp_path: Path):  # type: ignore[no-untyped-def]
-    """A file system of 24 MB of its own."""
+    """A file system of 6 MB of its own."""
     folder = tmp_path / "disk"
     folder.mkdir()
     done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(folder)], capture_output=True)
@@ -278,7 +332,7 @@ def small_disk(tmp_path: Path):  # type: ignore[no-untyped-def]
 
 def test_a_full_disk_leaves_the_last_good_checkpoint(small_disk: Path, data: Path) -> None:
     place = Place(small_disk)
-    recipe = tiny.recipe(data, train={"steps": 40}, checkpoint={"every_steps": 1, "keep_last": None})
+    recipe = tiny.recipe(data, train={"steps": 8}, checkpoint={"every_steps": 1, "keep_last": None})
     ended = place.train(place.recipe(recipe))
     assert ended.code == 4, ended.err
     assert "no space is left on the disk" in ended.said
