@@ -45,6 +45,7 @@ VERBS = (
     Verb("bundle", "colosseum.cli.bundle:app", "Verify or replay a launch bundle.", RUNS),
     Verb("jobs", "colosseum.cli.jobs:app", "Watch, stop and restart runs.", RUNS),
     Verb("campaign", "colosseum.cli.campaign:app", "Run stages one after the other.", RUNS),
+    Verb("calibrate", "colosseum.cli.calibrate:calibrate", "Measure this machine, or fit a run, for plans.", MACHINES),
     Verb("cluster", "colosseum.cli.cluster:app", "List the clusters you can run on.", MACHINES),
     Verb("data", "colosseum.cli.data:app", "Prepare and check training data.", DATA),
 )

@@ -44,6 +44,8 @@ def fit_measurements(document: Any, hardware: Hardware, base: Calibration, *, na
     if not isinstance(document, Mapping) or document.get("schema") != MEASUREMENTS_SCHEMA:
         raise RefusedInput(f"a measurement says schema: {MEASUREMENTS_SCHEMA}")
     rows: Rows = document["rows"]
+    if any(value <= 0 for row in rows for key, value in row.items() if key.endswith("_s")):
+        raise RefusedInput("a measured time is not above zero: the machine is too busy to be measured, try again")
     changes: dict[str, float] = {}
     errors: dict[str, float] = {}
     _fit_memory(rows, hardware, changes)
@@ -129,7 +131,9 @@ def _attention(rows: Rows, constants: Constants, hardware: Hardware) -> tuple[Ar
     forward, backward = [], []
     for row in rows:
         seq = row["seq_length"]
-        f, b = attention_time(1.0, seq, float(seq), row["heads"], row["head_dim"], constants, hardware.peak_flops.bf16)
+        f, b = attention_time(
+            float(row["sequences"]), seq, float(seq), row["heads"], row["head_dim"], constants, hardware.peak_flops.bf16
+        )
         forward.append(float(f) / row["forward_s"])
         backward.append(float(b) / row["backward_s"])
     return np.array(forward), np.array(backward)

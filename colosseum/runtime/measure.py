@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import os
 import statistics
 import sys
@@ -145,20 +146,24 @@ ATTENTION_SHAPES = (  # heads, KV heads, head dimension, sequence
     (12, 1, 192, 4096),  # a TP8 rank of the 340B
     (12, 1, 192, 16384),
 )
+ATTENTION_FLOPS = 1e12
+"""Forward FLOPs of one call: about 2 ms on an H100."""
 ATTENTION_SHAPES_CPU = ((2, 2, 64, 128), (2, 2, 64, 256), (2, 1, 192, 128))
 
 
 def attention() -> Iterator[Row]:
-    """Causal attention forward and backward, one sequence, BF16."""
+    """Causal attention forward and backward, BF16; so many sequences that the kernel outlasts its launch."""
     for heads, groups, dim, seq in ATTENTION_SHAPES if is_cuda() else ATTENTION_SHAPES_CPU:
-        forward_s, backward_s = _attention(heads, groups, dim, seq)
+        count = math.ceil(ATTENTION_FLOPS / (2 * heads * dim * seq * seq)) if is_cuda() else 1
+        forward_s, backward_s = _attention(count, heads, groups, dim, seq)
         row = {"kind": "attention", "heads": heads, "groups": groups, "head_dim": dim, "seq_length": seq}
+        row["sequences"] = count
         yield {**row, "forward_s": forward_s, "backward_s": backward_s}
 
 
-def _attention(heads: int, groups: int, dim: int, seq: int) -> tuple[float, float]:
+def _attention(sequences: int, heads: int, groups: int, dim: int, seq: int) -> tuple[float, float]:
     def random(count: int) -> torch.Tensor:
-        return torch.randn(seq, 1, count, dim, device=_device(), dtype=torch.bfloat16, requires_grad=True)
+        return torch.randn(seq, sequences, count, dim, device=_device(), dtype=torch.bfloat16, requires_grad=True)
 
     query, key, value = random(heads), random(groups), random(groups)
     kernel = _kernel(heads, groups, dim)
@@ -166,16 +171,15 @@ def _attention(heads: int, groups: int, dim: int, seq: int) -> tuple[float, floa
     def forward() -> torch.Tensor:
         return kernel(query, key, value)
 
-    with torch.no_grad():
-        forward_s = time_of(forward)
-    out = forward()
-    gradient = torch.randn_like(out)
-    backward_s = time_of(lambda: torch.autograd.grad(out, (query, key, value), gradient, retain_graph=True))
-    return forward_s, backward_s
+    gradient = torch.randn_like(forward())
+    forward_s = time_of(forward)
+    # Together: Transformer Engine's backward pass can run only once a forward pass.
+    both_s = time_of(lambda: torch.autograd.grad(forward(), (query, key, value), gradient))
+    return forward_s, both_s - forward_s
 
 
 def _kernel(heads: int, groups: int, dim: int) -> Callable[..., torch.Tensor]:
-    """Transformer Engine's attention where it is installed, as training uses it, else PyTorch's: ``[S, 1, N, D]``."""
+    """Transformer Engine's attention where it is installed, as training uses it, else PyTorch's: ``[S, B, N, D]``."""
     if is_cuda() and importlib.util.find_spec("transformer_engine"):
         from transformer_engine.pytorch.attention import DotProductAttention
 

@@ -1,0 +1,210 @@
+"""``colosseum calibrate``: the planner's constants, measured on this machine or fitted to a run."""
+
+from __future__ import annotations
+
+import datetime
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from colosseum.cli.output import Json, Runs, document, stdout
+
+if TYPE_CHECKING:
+    from colosseum.planning.calibration import Fitted
+    from colosseum.planning.constants import Calibration
+
+KINDS = ("gemm", "attention", "memory", "collectives")
+_DEVICES = {
+    "H200": "h200-sxm",
+    "H100": "h100-sxm",
+    "GB200": "gb200",  # before B200, which its name holds
+    "B200": "b200",
+    "A100": "a100-80g",
+    "L40S": "l40s",
+    "cpu": "cpu",
+}
+_CPU_WORDS = ("precision=fp32", "fusion.rope=false", "fusion.cross_entropy=false", "fusion.gradient_accumulation=false")
+"""What ``generic`` must leave out to be legal on a CPU; only its hardware section is read."""
+
+Only = Annotated[
+    str | None,
+    typer.Option("--only", metavar="KIND,…", help=f"Of {', '.join(KINDS)}. Default: all that the machine has."),
+]
+From = Annotated[
+    str | None,
+    typer.Option("--from", metavar="RUN", help="Fit site factor and memory offset to a run's metrics instead."),
+]
+HardwareName = Annotated[
+    str | None,
+    typer.Option("--hardware", metavar="NAME", help="Hardware file. Default: the one that suits the device."),
+]
+Base = Annotated[
+    Path | None, typer.Option("--base", metavar="FILE", help="Calibration to begin from. Default: the shipped one.")
+]
+Out = Annotated[
+    Path | None, typer.Option("--out", metavar="FILE", help="Default: calibration-<hardware>.yaml in this folder.")
+]
+
+
+def calibrate(
+    only: Only = None,
+    source: From = None,
+    hardware: HardwareName = None,
+    base: Base = None,
+    out: Out = None,
+    runs: Runs = None,
+    as_json: Json = False,
+) -> None:
+    """Measure this machine's kernels (some minutes on a GPU), or fit a real run, and write a calibration file.
+
+    A plan uses it with --calibration FILE.
+    """
+    from colosseum.errors import RefusedInput
+    from colosseum.planning.constants import read_calibration
+
+    begin = None if base is None else read_calibration(base)
+    rows: list[dict[str, Any]] = []
+    if source is not None:
+        if only is not None or hardware is not None:
+            raise RefusedInput("--from fits a run; --only and --hardware are for measuring")
+        fitted = _from_run(source, runs, begin)
+    else:
+        fitted, rows = _measured(_kinds(only), hardware, begin)
+    target = out or Path(f"calibration-{fitted.calibration.hardware}.yaml")
+    _write(target, fitted.calibration, rows)
+    changed = _changes(fitted.calibration, begin)
+    if as_json:
+        document(
+            {
+                "schema": "colosseum.calibrated/1",
+                "file": str(target),
+                "name": fitted.calibration.name,
+                "hash": fitted.calibration.hash,
+                "constants": {name: new for name, (_, new) in changed.items()},
+                "errors": dict(fitted.errors),
+            }
+        )
+        return
+    _show(fitted, changed, target)
+
+
+def _kinds(only: str | None) -> list[str]:
+    from colosseum.errors import Fault, RefusedInput
+
+    kinds = list(KINDS) if only is None else [kind.strip() for kind in only.split(",")]
+    if unknown := [kind for kind in kinds if kind not in KINDS]:
+        rule = "nothing of that name is measured"
+        raise RefusedInput([Fault(path="--only", value=unknown[0], rule=rule, nearest=KINDS, where="command line")])
+    return kinds
+
+
+def _measured(kinds: list[str], name: str | None, base: Calibration | None) -> tuple[Fitted, list[dict[str, Any]]]:
+    from colosseum.launch.measuring import measure
+    from colosseum.planning.calibration import fit_measurements
+    from colosseum.planning.constants import calibration_for
+    from colosseum.recipe.load import load
+
+    measured = measure(kinds, _say)
+    device = str(measured.get("device", "cpu"))
+    name = name or _hardware_of(device)
+    loaded = load("generic", [f"hardware={name}", *(_CPU_WORDS if name == "cpu" else ())])
+    today = datetime.datetime.now(datetime.UTC).date()
+    fitted = fit_measurements(
+        measured,
+        loaded.recipe.hardware,
+        base or calibration_for(name),
+        name=f"{name}-measured",
+        source=f"colosseum calibrate on {device}, torch {measured.get('torch')}, {today}",
+    )
+    return fitted, measured["rows"]
+
+
+def _hardware_of(device: str) -> str:
+    """Name of the shipped hardware file that suits a device.
+
+    Raises:
+        RefusedInput: none does.
+    """
+    from colosseum.errors import Fault, RefusedInput
+
+    known = {
+        "H200": "h200-sxm",
+        "H100": "h100-sxm",
+        "GB200": "gb200",
+        "B200": "b200",
+        "A100": "a100-80g",
+        "L40S": "l40s",
+    }
+    for word, name in known.items():
+        if word in device:
+            return name
+    if device == "cpu":
+        return "cpu"
+    rule = f"no shipped hardware file suits {device}"
+    raise RefusedInput([Fault(path="--hardware", value=None, rule=rule, nearest=tuple(known.values()))])
+
+
+def _from_run(source: str, runs: Path | None, base: Calibration | None) -> Fitted:
+    from colosseum.bundle import read_bundle
+    from colosseum.launch.submit import find_run, runs_root
+    from colosseum.planning.calibration import fit_run
+    from colosseum.planning.constants import calibration_for
+    from colosseum.planning.resolve import resolve
+    from colosseum.recipe.load import load
+    from colosseum.rundir import latest_rows
+
+    run = find_run(source, runs_root(runs, load("generic").recipe))
+    recipe = read_bundle(run.bundle).recipe
+    begin = base or calibration_for(recipe.hardware.name)
+    return fit_run(
+        latest_rows(run.metrics, "train"),
+        resolve(recipe, begin),
+        begin,
+        name=f"{recipe.cluster.name}-{recipe.hardware.name}",
+        source=f"colosseum calibrate --from {run.root.name}, begun from {begin.name}",
+    )
+
+
+def _write(target: Path, calibration: Calibration, rows: list[dict[str, Any]]) -> None:
+    from colosseum.bundle import to_yaml
+    from colosseum.errors import EnvironmentFault
+
+    data = calibration.as_data()
+    if rows:
+        data["measurements"] = rows
+    temporary = target.with_name(f".{target.name}.tmp")
+    try:
+        temporary.write_bytes(to_yaml(data))
+        temporary.replace(target)
+    except OSError as error:
+        raise EnvironmentFault(f"cannot write {target}: {error.strerror}") from error
+
+
+def _changes(calibration: Calibration, base: Calibration | None) -> dict[str, tuple[float, float]]:
+    from dataclasses import asdict
+
+    from colosseum.planning.constants import calibration_for
+
+    before = asdict((base or calibration_for(calibration.hardware)).constants)
+    after = asdict(calibration.constants)
+    return {name: (before[name], value) for name, value in after.items() if value != before[name]}
+
+
+def _show(fitted: Fitted, changed: dict[str, tuple[float, float]], target: Path) -> None:
+    from rich.table import Table
+
+    out = stdout()
+    table = Table("constant", "before", "now", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name, (before, after) in changed.items():
+        table.add_row(name, f"{before:.4g}", f"{after:.4g}")
+    out.print(table)
+    for kind, error in fitted.errors.items():
+        out.print(f"{kind}: median error of the fit {error:.1%}", highlight=False)
+    out.print(f"written to {target}; use it: colosseum plan RECIPE --calibration {target}", soft_wrap=True)
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
