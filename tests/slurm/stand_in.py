@@ -24,7 +24,10 @@ from colosseum.rundir import (
     saved_steps,
 )
 
-STEPS, SAVE_EVERY, STEP_S = 40, 5, 0.05
+STEPS, SAVE_EVERY = 40, 5
+STEP_S = float(os.environ.get("STAND_IN_STEP_S", "0.05"))
+SAVE_TIME_S = float(os.environ.get("STAND_IN_SAVE_TIME_S", "0.1"))
+"""What a checkpoint says that it took."""
 
 
 def next_state(state: int, step: int) -> int:
@@ -108,7 +111,7 @@ def _save(run: RunDir, step: int, state: int) -> None:
     folder = checkpoint_folder(run.checkpoints, step)
     folder.mkdir(parents=True, exist_ok=True)
     temporary = folder / "mark"
-    temporary.write_text(json.dumps({"step": step, "state": state, "save_time_s": 0.1}))
+    temporary.write_text(json.dumps({"step": step, "state": state, "save_time_s": SAVE_TIME_S}))
     temporary.rename(folder / CHECKPOINT_MARK)
 
 

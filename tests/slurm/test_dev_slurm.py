@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from colosseum.launch.slurm_json import accounts
 from tests.slurm.conftest import DEV_SLURM, DevSlurm
 
 
@@ -59,6 +60,8 @@ def test_slurm_requeues_when_a_node_crashes(slurm_with_accounting: DevSlurm, tmp
             break
         time.sleep(0.2)
     assert states == ["NODE_FAIL", "COMPLETED"]
+    known = accounts(slurm.run("sacct", "--json", f"--jobs={job}").stdout)[job]
+    assert (known.phase, known.nodes) == ("completed", "n[1-2]")
     assert "down" not in slurm.dev_slurm("status").stdout
 
 

@@ -18,7 +18,7 @@ from colosseum.launch.jobs import Job
 from colosseum.monitor.watch import history
 from colosseum.rundir import RunDir, saved_steps
 from tests.slurm.conftest import DevSlurm
-from tests.slurm.runs import batch_shell, log, losses, stand_in_run, submit, until_ended, until_step
+from tests.slurm.runs import batch_shell, log, losses, stand_in_run, submit, until, until_ended, until_step
 from tests.slurm.stand_in import curve
 
 Drill = tuple[RunDir, Job]
@@ -182,3 +182,20 @@ def test_slurm_without_requeue_says_how_to_go_on(drills: dict[str, Future[Drill]
     run, job = drills["no requeue"].result()
     assert job.word == "stopped"
     assert f"to go on: colosseum jobs requeue {run.root.name}" in log(run)
+
+
+@pytest.mark.long  # the script looks every 20 s
+def test_slurm_job_leaves_earlier_when_its_saves_prove_slow(
+    slurm: DevSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in slurm.env.items():
+        monkeypatch.setenv(name, value)
+    # Slurm is told to signal a minute before the limit of four; two saves of 100 s and a minute are more than that.
+    site = "cluster.env={STAND_IN_STEP_S: '2', STAND_IN_SAVE_TIME_S: '100.5'}"
+    run = stand_in_run(tmp_path, "slow", "resources.time_limit=4m", site)
+    submit(run)
+    until(lambda: len(history(run)) > 1)
+    jobs.cancel(run)
+    first, second = history(run)
+    assert (first.kind, first.lost_steps) == ("saved", 0)
+    assert (second.began_unix_s or 0) - (first.began_unix_s or 0) < 90
