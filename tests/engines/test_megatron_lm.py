@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from colosseum.engines import fields
 from colosseum.engines.base import EngineLaunch
 from colosseum.engines.fields import table
 from colosseum.engines.megatron_lm import MegatronLmEngine
 from tests.engines.conftest import Rendered, Resolved
 
-REFERENCE = Path(__file__).parent / "reference" / "megatron_lm.tsv"
+REFERENCE = Path(fields.__file__).parent / "known_megatron_lm.tsv"
 VERSIONS = {"0.16.1", "0.19.0"}
 SHIPPED = {
     "colosseum-355b/baseline-96": (),

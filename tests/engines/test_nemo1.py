@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 import yaml
 
+from colosseum.engines import fields
 from colosseum.engines.fields import table
 from colosseum.engines.nemo1 import Nemo1Engine
 from colosseum.engines.nemo1_config import config
 from tests.engines.conftest import Rendered, Resolved
 
-REFERENCE = Path(__file__).parent / "reference"
+REFERENCE = Path(fields.__file__).parent
 CPT = ("engine=nemo1", "checkpoint.load=[weights]", "checkpoint.keep_every=null")
 TEMPLATES = {"cpt": "nemo1_gpt_config", "sft": "aligner_sft", "dpo": "aligner_dpo"}
 SHIPPED = {
@@ -37,7 +38,7 @@ SHIPPED = {
 
 
 def reference(name: str) -> set[str]:
-    lines = [line for line in (REFERENCE / f"{name}.tsv").read_text().splitlines() if not line.startswith("#")]
+    lines = [line for line in (REFERENCE / f"known_{name}.tsv").read_text().splitlines() if not line.startswith("#")]
     return {row["key"] for row in csv.DictReader(lines, delimiter="\t")}
 
 
