@@ -1,0 +1,197 @@
+"""Campaign files, and what a gate says of a checkpoint. No job is started."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from colosseum.bundle import read_bundle, write_bundle
+from colosseum.checkpoint.metadata import CheckpointMetadata, Layout, ModelShape
+from colosseum.errors import RefusedInput
+from colosseum.launch.campaign import begin, find, read, read_file
+from colosseum.launch.compile import compile_bundle
+from colosseum.launch.gate import judge, lineage
+from colosseum.planning.resolve import apply_layout, resolve
+from colosseum.recipe.load import load
+from colosseum.recipe.schema import Recipe
+from colosseum.rundir import CHECKPOINT_MARK, RunDir, append_line, checkpoint_folder
+
+GOOD = """
+name: c
+stages:
+  - {name: a, recipe: debug/cpt-4k-bf16, overrides: [train.steps=20]}
+  - {name: b, recipe: debug/cpt-4k-bf16, overrides: ["checkpoint.from=stage:a"]}
+"""
+
+
+@pytest.mark.parametrize("name", ["colosseum-355b", "debug"])
+def test_shipped_campaigns_hand_over_from_stage_to_stage(name: str) -> None:
+    stages = read_file(name).stages
+    assert [s.name for s in stages] == ["bf16-4k", "expand-16k", "fp8", "sft", "dpo"]
+    sources = [load(s.recipe, s.overrides).recipe.checkpoint.source for s in stages]
+    assert sources[1:] == [f"stage:{s.name}" for s in stages[:-1]]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("name: c\nstages: []", "must be one or more, of different names"),
+        ("name: c\nstages: [{name: a, recipe: x}, {name: a, recipe: x}]", "must be one or more, of different names"),
+        ("name: c\nstages: [{name: a, recipe: x, runs: 3}]", "stages.0.runs"),
+        ("name: ../../etc\nstages: [{name: a, recipe: x}]", "name = '../../etc'"),
+        ("name: c\nstages: &s [{name: a, recipe: x}]\nmore: *s", "no YAML aliases"),
+        ("name: [", "is not YAML"),
+        ("x" * 70000, "more than 65,536 bytes"),
+        ("!!python/object/apply:os.system [true]", "is not YAML"),
+    ],
+)
+def test_faulty_campaign_files(tmp_path: Path, text: str, sentence: str) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(text)
+    with pytest.raises(RefusedInput) as refused:
+        read_file(str(file))
+    assert sentence in str(refused.value)
+
+
+@pytest.fixture
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/nonexistent")
+    for name in ("languages", "english", "code"):
+        for suffix in (".bin", ".idx"):
+            file = tmp_path / "data" / "demo" / (name + suffix)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.touch()
+    (tmp_path / "data" / "demo" / "tokenizer.json").touch()
+    (tmp_path / "c.yaml").write_text(GOOD)
+    return tmp_path
+
+
+def _begin(house: Path, *words: str) -> Any:
+    file = read_file(str(house / "c.yaml"))
+    return begin(file, words, cluster="dev-slurm", runs=house / "runs", base=house)
+
+
+def test_every_stage_begins_from_the_run_of_the_one_before(house: Path) -> None:
+    campaign = _begin(house)
+    first, second = campaign.stages
+    assert (first.source, second.source) == (None, "a")
+    assert read_bundle(campaign.run_of(second).bundle).recipe.checkpoint.source == f"run:{first.run}"
+    assert _begin(house) == campaign == read(campaign.root) == find("c", house / "runs")
+    with pytest.raises(RefusedInput, match="begun with other stages or overrides"):
+        _begin(house, "optimizer.lr=1e-5")
+
+
+def test_a_fault_of_the_last_stage_comes_before_the_first_is_made(house: Path) -> None:
+    (house / "c.yaml").write_text(GOOD + "  - {name: d, recipe: debug/cpt-4k-bf16, overrides: [batch.gbs=3]}\n")
+    with pytest.raises(RefusedInput) as refused:
+        _begin(house)
+    (fault,) = refused.value.faults
+    assert fault.path == "batch.gbs"
+    assert fault.rule.startswith("stage d: ")
+    assert not list((house / "runs").glob("*/bundle"))
+
+
+def test_a_stage_names_one_before_it(house: Path) -> None:
+    (house / "c.yaml").write_text(GOOD.replace("stage:a", "stage:z"))
+    with pytest.raises(RefusedInput) as refused:
+        _begin(house)
+    (fault,) = refused.value.faults
+    assert (fault.path, fault.value, fault.nearest) == ("checkpoint.from", "stage:z", ("a",))
+
+
+# --- gates ---
+
+
+def _run(runs: Path, name: str, *words: str) -> tuple[RunDir, Recipe]:
+    recipe = load("debug/cpt-4k-bf16", [f"name={name}", "train.steps=20", *words], cluster="dev-slurm").recipe
+    plan = resolve(recipe)
+    compiled = compile_bundle(apply_layout(recipe, plan.layout), plan)
+    run = RunDir(runs / name)
+    write_bundle(run.bundle, compiled.files, compiled.manifest)
+    return run, compiled.recipe
+
+
+def _save(run: RunDir, recipe: Recipe, step: int = 20, **fields: Any) -> None:
+    data = {
+        "step": step,
+        "consumed_samples": step * 16,
+        "consumed_tokens": step * 16 * 256,
+        "layout": Layout(tp=1, pp=1, vpp=1, cp=1, dp=1),
+        "model": ModelShape.of(recipe),
+        "dtype": "fp32",
+        "fp8": "none",
+        "sharded_optimizer": False,
+        "tokens_by_source": {"english": step * 16 * 256},
+        "sample_order": "x",
+        "recipe_hash": "0" * 64,
+        "run_id": run.root.name,
+        "versions": {},
+        "save_time_s": 1.0,
+        "files": {},
+    }
+    mark = checkpoint_folder(run.checkpoints, step) / CHECKPOINT_MARK
+    mark.parent.mkdir(parents=True)
+    mark.write_text(CheckpointMetadata(**(data | fields)).model_dump_json(by_alias=True))
+    append_line(run.ledger, {"step": step, "attempt": 0, "tokens_by_source": {"english": step * 16 * 256}})
+
+
+def _complete(run: RunDir) -> None:
+    run.attempt(0).root.mkdir(parents=True)
+    run.attempt(0).write_outcome("completed", retry=False, step=20, last_saved_step=20, rank=0, reason="")
+
+
+@pytest.fixture
+def parent(tmp_path: Path) -> tuple[RunDir, Recipe]:
+    run, recipe = _run(tmp_path, "parent")
+    _complete(run)
+    return run, recipe
+
+
+def test_a_gate_lets_the_right_checkpoint_through(tmp_path: Path, parent: tuple[RunDir, Recipe]) -> None:
+    _save(*parent)
+    run, _ = _run(tmp_path, "child", "checkpoint.from=run:parent", "batch.seq_length=512")
+    verdict = judge(run)
+    assert verdict.faults == ()
+    assert verdict.notes == ("sequence length 256 → 512",)
+    (ancestor,) = verdict.lineage
+    assert (ancestor.run, ancestor.step, ancestor.consumed_tokens) == ("parent", 20, 81920)
+    assert "english 81.9K" in ancestor.sentence()
+
+
+@pytest.mark.parametrize(
+    ("fields", "words", "sentence"),
+    [
+        ({"step": 15}, (), "of step 15, not of its last step 20"),
+        ({"dtype": "bf16"}, (), "the checkpoint is bf16 and the recipe fp32: load weights only"),
+        ({"sharded_optimizer": True}, (), "optimizer is distributed and the recipe's is otherwise"),
+        ({"tokens_by_source": {"english": 1}}, (), "disagree on the tokens of step 20"),
+        ({}, ("model.num_layers=6",), "num_layers 4 (the recipe says 6)"),
+        ({}, ("model.num_layers=6",), "a model grows by `colosseum checkpoint expand`"),
+        ({}, ("model.hidden_size=256",), "hidden_size"),
+    ],
+)
+def test_a_gate_refuses(
+    tmp_path: Path, parent: tuple[RunDir, Recipe], fields: dict[str, Any], words: tuple[str, ...], sentence: str
+) -> None:
+    _save(*parent, **fields)
+    run, _ = _run(tmp_path, "child", "checkpoint.from=run:parent", *words)
+    assert any(sentence in fault for fault in judge(run).faults)
+
+
+def test_a_gate_refuses_what_is_not_finished(tmp_path: Path) -> None:
+    unfinished, _ = _run(tmp_path, "parent")
+    run, _ = _run(tmp_path, "child", "checkpoint.from=run:parent")
+    assert judge(run).faults == ("parent has not reached its last step", "parent holds no finished checkpoint")
+    checkpoint_folder(unfinished.checkpoints, 20).mkdir(parents=True)
+    assert "parent holds no finished checkpoint" in judge(run).faults
+
+
+def test_lineage_goes_back_to_the_first_run(tmp_path: Path, parent: tuple[RunDir, Recipe]) -> None:
+    _save(*parent)
+    child, recipe = _run(tmp_path, "child", "checkpoint.from=run:parent")
+    child.gate.write_text(json.dumps({"lineage": [{"run": "parent", "step": 20}]}))
+    _save(child, recipe, step=7)
+    assert [(a.run, a.step) for a in lineage(child, 7)] == [("parent", 20), ("child", 7)]
