@@ -12,7 +12,7 @@ from colosseum.cli.output import Cluster, Json, Runs
 from colosseum.cli.words import OptionalRecipeWords, split_words
 
 if TYPE_CHECKING:
-    from colosseum.launch.request import Request
+    from colosseum.launch.request import NewRun, Request
 
 Stage = Annotated[
     str | None,
@@ -42,6 +42,11 @@ Shakedown = Annotated[
     ),
 ]
 
+RehearseFirst = Annotated[
+    bool,
+    typer.Option("--rehearse-first", help="Start only what `colosseum rehearse` has passed, with the same recipe."),
+]
+
 train_app = typer.Typer(no_args_is_help=True)
 align_app = typer.Typer(no_args_is_help=True)
 
@@ -66,6 +71,7 @@ def _command(kind: str) -> Callable[..., None]:
         dry_run: DryRun = False,
         out: Out = None,
         shakedown: Shakedown = False,
+        rehearse_first: RehearseFirst = False,
         runs: Runs = None,
         as_json: Json = False,
     ) -> None:
@@ -82,7 +88,7 @@ def _command(kind: str) -> Callable[..., None]:
             cluster=cluster,
             runs=runs,
         )
-        _run(request, dry_run, out, shakedown, as_json)
+        _run(request, dry_run, out, shakedown, rehearse_first, as_json)
 
     return command
 
@@ -92,7 +98,9 @@ align_app.command("sft", help="Supervised fine-tuning; the loss counts answers o
 align_app.command("dpo", help="Direct preference optimisation on pairs of answers.")(_command("dpo"))
 
 
-def _run(request: Request, dry_run: bool, out: Path | None, shakedown: bool, as_json: bool) -> None:
+def _run(
+    request: Request, dry_run: bool, out: Path | None, shakedown: bool, rehearse_first: bool, as_json: bool
+) -> None:
     from colosseum.errors import RefusedInput
     from colosseum.launch.request import Continued, read
 
@@ -115,4 +123,17 @@ def _run(request: Request, dry_run: bool, out: Path | None, shakedown: bool, as_
             raise RefusedInput("a run that is continued has been shaken down: leave --shakedown out")
         continue_run(asked, as_json)
     else:
+        if rehearse_first:
+            _require_rehearsal(asked)
         launch_new(asked, as_json, shakedown=shakedown)
+
+
+def _require_rehearsal(asked: NewRun) -> None:
+    from colosseum.errors import RefusedInput
+    from colosseum.launch.rehearsal import passed_rehearsal
+
+    if not passed_rehearsal(asked.compiled.recipe, asked.runs):
+        raise RefusedInput(
+            f"no rehearsal of this recipe has passed under {asked.runs}: colosseum rehearse {asked.shown} "
+            "with the same words"
+        )

@@ -70,6 +70,8 @@ class Rehearsal:
 
     recipe: str
     recipe_hash: str
+    rehearsed_hash: str
+    """See ``identity``."""
     shrunk: Shrunk
     checks: tuple[Check, ...]
     runs: tuple[RunDir, ...]
@@ -89,6 +91,7 @@ class Rehearsal:
             "schema": REHEARSAL_SCHEMA,
             "recipe": self.recipe,
             "recipe_hash": self.recipe_hash,
+            "rehearsed_hash": self.rehearsed_hash,
             "passed": self.passed,
             "checks": [asdict(check) for check in self.checks],
             "decisions": [asdict(decision) for decision in self.decisions],
@@ -132,6 +135,7 @@ def rehearse(recipe: Recipe, runs: Path, *, shown: str, ranks: int, base: Path, 
     rehearsal = Rehearsal(
         recipe=shown,
         recipe_hash=recipe_hash(full),
+        rehearsed_hash=identity(full),
         shrunk=shrunk,
         checks=tuple(verdict(trials, first.precision.dtype)),
         runs=tuple(trial.run for trial in trials),
@@ -147,14 +151,22 @@ def full_recipe(recipe: Recipe, base: Path) -> Recipe:
     return apply_layout(recipe, resolve(recipe).layout)
 
 
-def passed_rehearsal(digest: str, runs: Path) -> bool:
-    """Whether a rehearsal of the recipe with this hash has passed under ``runs``."""
+def identity(recipe: Recipe) -> str:
+    """Hash of what a rehearsal proves: the recipe but for the checkpoint it begins from."""
+    data = recipe.as_data()
+    data["checkpoint"]["from"] = "none"
+    return recipe_hash(Recipe.from_data(data))
+
+
+def passed_rehearsal(recipe: Recipe, runs: Path) -> bool:
+    """Whether a rehearsal of this compiled recipe has passed under ``runs``."""
+    digest = identity(recipe)
     for file in runs.glob(f"*/{RunDir(Path()).rehearsal.name}"):
         try:
             data = json.loads(file.read_text())
         except (OSError, ValueError):
             continue
-        if isinstance(data, dict) and data.get("recipe_hash") == digest and data.get("passed") is True:
+        if isinstance(data, dict) and data.get("rehearsed_hash") == digest and data.get("passed") is True:
             return True
     return False
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from colosseum.launch.rehearsal import Trial, passed_rehearsal, verdict
+from colosseum.launch.rehearsal import Trial, identity, passed_rehearsal, verdict
 from colosseum.planning.shrink import SAVE_AT, STEPS
+from colosseum.recipe.load import load
 from colosseum.rundir import RunDir
 
 RUN = RunDir(Path("run"))
@@ -61,15 +62,17 @@ def test_without_a_checkpoint_nothing_is_resumed_and_the_verdict_says_so() -> No
     assert [c.name for c in checks if not c.passed] == ["saves"]
 
 
-def test_a_passed_rehearsal_is_found_by_the_recipes_hash(tmp_path: Path) -> None:
-    for name, text in (
-        ("a", '{"recipe_hash": "x", "passed": false}'),
-        ("b", "[]"),
-        ("c", '{"recipe_hash": "y", "passed": true}'),
-        ("d", '{"recipe_hash": '),
-    ):
+def test_a_passed_rehearsal_is_found_whatever_checkpoint_the_recipe_begins_from(tmp_path: Path) -> None:
+    recipe = load("debug/cpt-4k-bf16").recipe
+    other = load("debug/cpt-4k-bf16", ["optimizer.lr=0.1"]).recipe
+    fork = load("debug/cpt-4k-bf16", ["checkpoint.from=run:x@3", "name=y", "resources.time_limit=1h"]).recipe
+    for name, digest, passed in (("a", identity(other), "false"), ("b", identity(recipe), "true")):
+        (tmp_path / name).mkdir()
+        RunDir(tmp_path / name).rehearsal.write_text(f'{{"rehearsed_hash": "{digest}", "passed": {passed}}}')
+    for name, text in (("c", "[]"), ("d", '{"rehearsed_hash": ')):
         (tmp_path / name).mkdir()
         RunDir(tmp_path / name).rehearsal.write_text(text)
-    assert not passed_rehearsal("x", tmp_path)
-    assert passed_rehearsal("y", tmp_path)
-    assert not passed_rehearsal("x", tmp_path / "nowhere")
+    assert passed_rehearsal(recipe, tmp_path)
+    assert passed_rehearsal(fork, tmp_path)
+    assert not passed_rehearsal(other, tmp_path), "it failed"
+    assert not passed_rehearsal(recipe, tmp_path / "nowhere")
