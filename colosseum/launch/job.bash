@@ -19,11 +19,16 @@ reason_of() { # FILE
 }
 
 saved_step() { # the newest finished checkpoint, 0 = none; colosseum.json is written last
-  local folder step=0
+  local folder file step=0
   for folder in checkpoints/iter_*; do
     [[ $folder =~ /iter_([0-9]+)$ && -s $folder/colosseum.json ]] || continue
     ((10#${BASH_REMATCH[1]} > step)) && step=$((10#${BASH_REMATCH[1]}))
   done
+  if ((step == 0)); then # a foreign engine has checkpoints of its own kind; its attempts say how far they saved
+    for file in attempts/*/outcome.json; do
+      [[ $(field last_saved_step "$file") =~ ^([0-9]+)$ ]] && ((BASH_REMATCH[1] > step)) && step=${BASH_REMATCH[1]}
+    done
+  fi
   echo "$step"
 }
 
