@@ -38,6 +38,13 @@ VERBS = (
     Verb("explain", "colosseum.cli.explain:explain", "Where a value comes from; its name elsewhere.", RECIPES),
     Verb("diff", "colosseum.cli.diff:diff", "Compare two recipes.", RECIPES),
     Verb("plan", "colosseum.cli.plan:plan", "Choose a layout; predict memory, time and cost.", RECIPES),
+    Verb("engines", "colosseum.cli.engines:engines", "List the training stacks and what each can run.", RECIPES),
+    Verb(
+        "import-config",
+        "colosseum.cli.import_config:import_config",
+        "Read a NeMo or Megatron-LM configuration.",
+        RECIPES,
+    ),
     Verb("schema", "colosseum.cli.schema:schema", "Print the JSON Schema of recipe files, for editors.", RECIPES),
     Verb("train", "colosseum.cli.train:train_app", "Continue pretraining a model.", RUNS),
     Verb("align", "colosseum.cli.train:align_app", "Fine-tune a model: SFT, DPO.", RUNS),

@@ -1,0 +1,134 @@
+"""``colosseum import-config``: an existing NeMo 1.x YAML or Megatron-LM argument line as a recipe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from colosseum.cli.output import Json, document, stderr, warn
+
+if TYPE_CHECKING:
+    from colosseum.engines.importing import Imported
+
+IMPORT_SCHEMA = "colosseum.import/1"
+_HEAD = """# @package _global_
+# Imported from {file} ({kind}). What it left out has the value that {engine} would have taken.
+defaults:
+  - /hardware: {hardware}          # not said there: choose yours
+  - _self_
+
+"""
+
+
+def import_config(
+    kind: Annotated[
+        Literal["nemo1", "megatron-args"],
+        typer.Argument(metavar="nemo1|megatron-args", help="What FILE holds.", show_default=False),
+    ],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A YAML, or arguments, also in a job script.", show_default=False)
+    ],
+    out: Annotated[Path | None, typer.Option("--out", metavar="PATH", help="Write the recipe there.")] = None,
+    hardware: Annotated[str, typer.Option("--hardware", metavar="NAME", help="Hardware group.")] = "h100-sxm",
+    as_json: Json = False,
+) -> None:
+    """Read another tool's configuration into a recipe; misspelt, dead and unused keys are told.
+
+    The file is read and never run. The recipe is checked as any other; what it breaks comes out as warnings.
+    """
+    imported = _read(kind, file)
+    text = _recipe(imported, kind, file, hardware)
+    faults = _check(text)
+    if out is not None:
+        _write(out, text)
+    if as_json:
+        findings = [
+            {"key": f.key, "value": f.value, "kind": f.kind, "nearest": list(f.nearest)} for f in imported.findings
+        ]
+        data = imported.nested()
+        document({"schema": IMPORT_SCHEMA, "recipe": data, "findings": findings, "faults": faults})
+        return
+    if out is None:
+        typer.echo(text, nl=False)
+    _report(imported)
+    warn(f"the recipe is not valid yet: {fault}" for fault in faults)
+
+
+def _read(kind: str, file: Path) -> Imported:
+    from colosseum.errors import Fault, RefusedInput
+    from colosseum.recipe.scan import read_text, scan
+
+    text = read_text(file, str(file))
+    if kind == "nemo1":
+        from colosseum.engines import import_nemo1
+
+        scanned = scan(text, str(file))
+        if scanned.faults:
+            raise RefusedInput(scanned.faults)
+        if not isinstance(scanned.data, dict):
+            raise RefusedInput([Fault(path="FILE", value=str(file), rule="is no YAML mapping")])
+        return import_nemo1.read(scanned.data)
+    from colosseum.engines import import_megatron
+
+    if not import_megatron.options(text):
+        raise RefusedInput([Fault(path="FILE", value=str(file), rule="holds no option (--name value)")])
+    return import_megatron.read(text)
+
+
+def _recipe(imported: Imported, kind: str, file: Path, hardware: str) -> str:
+    from colosseum.bundle import to_yaml
+
+    name = "".join(c if c.isprintable() else "?" for c in file.name)
+    head = _HEAD.format(file=name, kind=kind, engine=imported.engine, hardware=hardware)
+    return head + to_yaml(imported.nested()).decode()
+
+
+def _check(text: str) -> list[str]:
+    """What the recipe breaks, as sentences."""
+    import tempfile
+
+    from colosseum.errors import RefusedInput
+    from colosseum.planning.resolve import resolve
+    from colosseum.recipe.load import load
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "imported.yaml"
+        path.write_text(text, encoding="utf-8")
+        try:
+            resolve(load(str(path)).recipe)
+        except RefusedInput as refused:
+            return [fault.sentence().partition(" [")[0] for fault in refused.faults]
+    return []
+
+
+def _write(out: Path, text: str) -> None:
+    from colosseum.errors import EnvironmentFault, Fault, RefusedInput
+
+    try:
+        with out.open("x", encoding="utf-8") as stream:
+            stream.write(text)
+    except FileExistsError:
+        raise RefusedInput([Fault(path="--out", value=str(out), rule="is there already; name another")]) from None
+    except OSError as error:
+        raise EnvironmentFault(f"cannot write {out}: {error.strerror}") from error
+
+
+def _report(imported: Imported) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from colosseum.engines.importing import KINDS
+
+    console = stderr()
+    for kind, meaning in KINDS.items():
+        rows: list[Any] = [f for f in imported.findings if f.kind == kind]
+        if not rows:
+            continue
+        console.print(Text(kind, style="bold").append(f": {meaning}", style="not bold"))
+        table = Table(box=None, show_header=False, padding=(0, 2, 0, 2))
+        for found in rows:
+            near = f"did you mean {' or '.join(found.nearest)}?" if found.nearest else ""
+            table.add_row(Text(found.key), Text(str(found.value)[:60]), Text(near))
+        console.print(table)

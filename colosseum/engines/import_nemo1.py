@@ -1,0 +1,184 @@
+"""A YAML of NeMo 1.x or NeMo-Aligner -> a recipe's data. What it leaves out has the template's default, as there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from colosseum.engines.importing import Imported, direct, finding
+from colosseum.engines.known import nemo1_defaults, nemo1_keys
+from colosseum.engines.nemo1_config import ACTIVATIONS, SCHEDULES
+
+_SAME = {
+    "model": """num_layers hidden_size num_attention_heads ffn_hidden_size num_query_groups kv_channels
+        layernorm_epsilon add_bias_linear tied_embeddings position_embedding_type rotary_percent rope_base
+        hidden_dropout attention_dropout init_method_std make_vocab_size_divisible_by""",
+    "data": "eod_mask_loss reset_position_ids reset_attention_mask cache_dir",
+    "batch": "gbs mbs seq_length",
+    "parallelism": "tp pp cp sequence_parallel",
+    "recompute": "method num_layers",
+    "precision": """fp8_params fp8_wgrad fp8_margin fp8_interval fp8_amax_history_len fp8_amax_compute_algo""",
+    "optimizer": "lr min_lr warmup_steps weight_decay eps",
+    "train": "seed deterministic",
+    "overlap": """tp_comm p2p batch_p2p grad_reduce param_gather defer_embedding_wgrad_compute wgrad_deferral_limit""",
+    "fusion": "cross_entropy rope gradient_accumulation",
+    "resources": "gpus_per_node",
+    "task": "beta loss sft_weight average_log_probs",
+}
+PLAIN = tuple(f"{section}.{name}" for section, names in _SAME.items() for name in names.split())
+"""Fields whose values are written alike on both sides."""
+OPTIONAL = ("num_query_groups", "kv_channels", "cache_dir", "method", "num_layers")
+SILENT = {
+    *("name", "trainer.accelerator", "trainer.logger", "trainer.enable_checkpointing", "trainer.max_epochs"),
+    *("trainer.use_distributed_sampler", "trainer.max_steps", "trainer.max_time", "model.max_position_embeddings"),
+    *("model.mcore_gpt", "model.transformer_engine", "model.megatron_amp_O2", "model.data.seq_length", "precision"),
+    *("model.data.data_impl", "model.data.splits_string", "model.ub_tp_comm_bootstrap_backend"),
+    *("model.precision", "model.override_vocab_size"),
+}
+"""Said by the engine itself, or by another field."""
+
+
+def read(data: dict[str, Any]) -> Imported:
+    """All keys of the file, in its order."""
+    flat = dict(_flat(data))
+    task = "dpo" if any(".dpo." in key for key in flat) else "sft" if any(".sft." in key for key in flat) else "cpt"
+    values = {**nemo1_defaults(task), **flat}
+    found = Imported("nemo1")
+    used = _fields(found, values, task) | SILENT
+    for key, value in flat.items():
+        # A launcher's own sections speak of the cluster.
+        if key not in used and key.split(".")[0] not in ("defaults", "run", "hydra"):
+            found.findings.append(finding(key, value, nemo1_keys()))
+    return found
+
+
+def _flat(node: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in node.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _fields(found: Imported, values: dict[str, Any], task: str) -> set[str]:
+    """Fills the fields; the keys that were read."""
+    put, used = found.fields, set()
+
+    def take(key: str, default: Any = None) -> Any:
+        used.add(key)
+        value = values.get(key, default)
+        return default if isinstance(value, str) and "${" in value else value
+
+    put["name"] = _name(take("exp_manager.name") or take("name"))
+    put["engine"] = "nemo1"
+    put["task.kind"] = task
+    _special(put, take, task)
+    _of_task(put, take, task)
+    for key, path in direct("nemo1", PLAIN).items():
+        if path.startswith("task.") and task != "dpo":
+            continue
+        value = take(key)
+        if value is not None or (path.rpartition(".")[2] in OPTIONAL and key in values):
+            put[path] = value
+    return used
+
+
+def _name(text: Any) -> str:
+    kept = "".join(c if c.isalnum() or c in "._-" else "-" for c in str(text or "imported"))[:64].lstrip("._-")
+    return kept or "imported"
+
+
+def _special(put: dict[str, Any], take: Any, task: str) -> None:
+    """Values that are written otherwise on the two sides."""
+    names = {there: here for here, there in ACTIVATIONS.items()} | {"swiglu": ("silu", True), "geglu": ("gelu", True)}
+    activation, normalization = take("model.activation"), take("model.normalization")
+    if activation in names:
+        put["model.activation_func"], put["model.gated_linear_unit"] = names[activation]
+    if normalization is not None:
+        put["model.normalization"] = "RMSNorm" if normalization == "rmsnorm" else "LayerNorm"
+        put["model.layernorm_zero_centered_gamma"] = normalization == "layernorm1p"
+    put["parallelism.vpp"] = take("model.virtual_pipeline_model_parallel_size") or 1
+    put["recompute.granularity"] = take("model.activations_checkpoint_granularity") or "none"
+    fp32 = str(take("trainer.precision")) in ("32", "32-true")
+    put["precision.dtype"] = "fp32" if fp32 else "bf16"
+    put["precision.fp8"] = "delayed" if take("model.fp8", False) else "none"
+    put["precision.fp8_format"] = "e4m3" if take("model.fp8_e4m3", False) else "hybrid"
+    take("model.fp8_hybrid")
+    put["precision.grad_reduce_dtype"] = take("model.optim.grad_sync_dtype") or "auto"
+    put["optimizer.distributed"] = "distributed" in str(take("model.optim.name"))
+    beta1, beta2 = take("model.optim.betas") or (0.9, 0.999)
+    put["optimizer.beta1"], put["optimizer.beta2"] = float(beta1), float(beta2)
+    schedules = {there: here for here, there in SCHEDULES.items()}
+    put["optimizer.lr_schedule"] = schedules.get(take("model.optim.sched.name"), "cosine")
+    take("model.optim.sched.constant_steps")
+    nodes, per_node = take("trainer.num_nodes") or 1, take("trainer.devices") or 1
+    put["resources.gpus"] = int(nodes) * int(per_node)
+    keep = take("exp_manager.checkpoint_callback_params.save_top_k")
+    put["checkpoint.keep_last"] = None if keep in (None, -1) else keep
+    asynchronous = take("exp_manager.checkpoint_callback_params.async_save")
+    put["checkpoint.async"] = bool(asynchronous) and task == "cpt"
+    library = take("model.tokenizer.library")
+    model, kind = take("model.tokenizer.model"), take("model.tokenizer.type")
+    if library == "sentencepiece":
+        put["tokenizer.kind"], put["tokenizer.path"] = "sentencepiece", model
+    elif library == "huggingface" and kind:
+        put["tokenizer.kind"], put["tokenizer.path"] = "tokenizer_json", f"{kind}/tokenizer.json"
+
+
+def _of_task(put: dict[str, Any], take: Any, task: str) -> None:
+    """Length, validation, data and first weights: other keys for every task."""
+    home = "trainer" if task == "cpt" else f"trainer.{task}"
+    put["optimizer.clip_grad"] = float(take(f"{home}.gradient_clip_val") or 0)
+    every = take(f"{home}.val_check_interval")
+    if isinstance(every, int):
+        put["train.val_every_steps"] = every
+    steps = take(f"{home}.limit_val_batches")
+    if isinstance(steps, int):
+        put["train.val_steps"] = steps
+    saved = take(f"{home}.save_interval") or take("exp_manager.checkpoint_callback_params.every_n_train_steps") or every
+    if isinstance(saved, int):
+        put["checkpoint.every_steps"] = saved
+    source = take("pretrained_checkpoint.restore_from_path") or take("model.restore_from_path")
+    if source:
+        put["checkpoint.from"], put["checkpoint.load"] = source, ["weights"]
+    if task == "cpt":
+        put["train.steps"] = take("trainer.max_steps")
+        put["train.log_every_steps"] = take("trainer.log_every_n_steps")
+        prefix = take("model.data.data_prefix")
+        if isinstance(prefix, list):
+            put["data.blend"] = _blend(prefix)
+        if split := take("model.data.splits_string"):
+            put["data.split"] = split
+        return
+    most = take(f"{home}.max_steps")
+    put |= {"train.steps": most} if isinstance(most, int) and most > 0 else {"train.epochs": take(f"{home}.max_epochs")}
+    if task == "sft":
+        put["data.train"] = take("model.data.train_ds.file_path")
+        put["data.validation"] = take("model.data.validation_ds.file_path")
+        put["task.format"] = "chat" if take("model.data.chat") else "prompt_response"
+        put["task.shuffle"] = bool(take("model.data.train_ds.shuffle"))
+        put["task.num_workers"] = take("model.data.num_workers")
+        for name in ("system_turn_start", "turn_start", "label_start", "end_of_turn", "end_of_name"):
+            put[f"task.chat_tokens.{name}"] = take(f"model.data.chat_prompt_tokens.{name}")
+        put["batch.gbs"] = take("model.data.train_ds.global_batch_size")
+        put["batch.mbs"] = take("model.data.train_ds.micro_batch_size")
+        return
+    for name in ("train", "validation"):
+        files = take(f"model.data.data_prefix.{name}")
+        put[f"data.{name}"] = files[0] if isinstance(files, list) and files else files
+    put["task.logprob_mbs"] = take("model.dpo.log_prob_forward_micro_batch_size")
+
+
+def _blend(prefix: list[Any]) -> list[dict[str, Any]]:
+    """``[weight, path, …]``, or paths alone."""
+    if prefix and isinstance(prefix[0], str) and not _is_number(prefix[0]):
+        return [{"path": path, "weight": 1.0} for path in prefix]
+    return [{"path": path, "weight": float(weight)} for weight, path in zip(prefix[::2], prefix[1::2], strict=False)]
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,64 @@
+"""Foreign settings -> the data of a recipe, and what of them was unknown, not carried over, or read otherwise. Pure."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from colosseum.engines.fields import table
+
+UNKNOWN, LEFT = "unknown", "left out"
+KINDS = {
+    UNKNOWN: "no version that we know reads this key: misspelt or dead",
+    LEFT: "known there, and no field of a recipe: see whether you need it",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One foreign key that did not become a field."""
+
+    key: str
+    value: Any
+    kind: str
+    nearest: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Imported:
+    """A recipe's data by dotted field, and findings."""
+
+    engine: str
+    fields: dict[str, Any] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+
+    def nested(self) -> dict[str, Any]:
+        """Sections as a recipe's YAML has them."""
+        found: dict[str, Any] = {}
+        for path, value in self.fields.items():
+            *sections, last = path.split(".")
+            here = found
+            for section in sections:
+                here = here.setdefault(section, {})
+            here[last] = value
+        return found
+
+
+def direct(engine: str, plain: Iterable[str]) -> dict[str, str]:
+    """Foreign key -> field, for the fields of ``plain``, whose values are the same on both sides."""
+    names = table()
+    return {names[path].names[engine].lstrip("+"): path for path in plain}
+
+
+def finding(key: str, value: Any, known: Iterable[str]) -> Finding:
+    """A key that no field takes: known to the tool, or not."""
+    names = set(known)
+    if key in names:
+        return Finding(key=key, value=value, kind=LEFT)
+    near = tuple(difflib.get_close_matches(key, names, n=2, cutoff=0.75))
+    return Finding(key=key, value=value, kind=UNKNOWN, nearest=near)
+
+
+Converter = Callable[[Mapping[str, Any]], Any]

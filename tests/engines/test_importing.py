@@ -1,0 +1,122 @@
+"""What an engine renders, an import reads back; misspelt keys are found; a script is read and never run."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from colosseum.engines import import_megatron, import_nemo1
+from colosseum.engines.importing import LEFT, UNKNOWN
+from colosseum.recipe.rules_base import value_at
+from colosseum.recipe.schema import Recipe
+from tests.engines.conftest import Rendered, Resolved
+
+NEMO1 = ("engine=nemo1", "checkpoint.load=[weights]", "checkpoint.keep_every=null")
+MEGATRON = ("engine=megatron-lm", "checkpoint.load=[weights]")
+# Said otherwise, or not at all, by the foreign side.
+NAMELESS = {"name", "train.tokens", "checkpoint.keep_last", "data.cache_dir"}
+
+
+def differing(recipe: Recipe, fields: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Fields that were read otherwise than they were rendered, but for defaults that are spelled out (null = 4h …)."""
+    model = recipe.model
+    spelled = {
+        "model.ffn_hidden_size": model.ffn,
+        "model.num_query_groups": model.query_groups,
+        "model.kv_channels": model.head_dim,
+        "model.max_position_embeddings": recipe.batch.seq_length,
+    }
+    found = {}
+    for path, value in fields.items():
+        if path in NAMELESS or path.startswith(("task.chat", "train.steps", "data.blend", "tokenizer")):
+            continue
+        expected = spelled.get(path, value_at(recipe, path))
+        if expected != value and not (path in spelled and value is None):
+            found[path] = (expected, value)
+    return found
+
+
+@pytest.mark.parametrize("name", ["baseline-96", "cpt-4k-bf16", "cpt-16k-expand", "cpt-fp8"])
+def test_nemo1_comes_back(name: str, rendered: Rendered, resolved: Resolved) -> None:
+    text = rendered(f"colosseum-355b/{name}", *NEMO1).files["colosseum/run.yaml"]
+    found = import_nemo1.read(yaml.safe_load(text))
+    recipe = resolved(f"colosseum-355b/{name}", *NEMO1)
+    assert differing(recipe, found.fields) == {}
+    assert found.fields["data.blend"] == [{"path": e.path, "weight": e.weight} for e in recipe.data.blend]
+    assert [f for f in found.findings if f.kind == UNKNOWN] == []
+
+
+@pytest.mark.parametrize("name", ["sft", "dpo"])
+def test_aligner_comes_back(name: str, rendered: Rendered, resolved: Resolved) -> None:
+    found = import_nemo1.read(yaml.safe_load(rendered(f"colosseum-355b/{name}").files["colosseum/run.yaml"]))
+    assert differing(resolved(f"colosseum-355b/{name}"), found.fields) == {}
+    assert found.fields["task.kind"] == name
+    assert found.fields["data.train"].endswith(f"{name}/train.jsonl")
+
+
+@pytest.mark.parametrize("name", ["baseline-96", "cpt-4k-bf16", "cpt-16k-expand", "cpt-fp8"])
+def test_megatron_comes_back_out_of_a_job_script(name: str, rendered: Rendered, resolved: Resolved) -> None:
+    command = json.loads(rendered(f"colosseum-355b/{name}", *MEGATRON).files["command.json"])
+    words = [*command["arguments"], *command["first"]]
+    half = next(i for i in range(len(words) // 2, len(words)) if words[i].startswith("--"))
+    script = f"""#!/bin/bash
+#SBATCH --nodes=360
+#SBATCH --gpus-per-node 8
+GPT_ARGS=(
+    {shlex.join(words[:half])}   # a comment
+)
+OTHER="{shlex.join(words[half:])}"
+srun torchrun --nproc_per_node 8 pretrain_gpt.py \\
+    ${{GPT_ARGS[@]}} \\
+    $OTHER
+"""
+    found = import_megatron.read(script)
+    recipe = resolved(f"colosseum-355b/{name}", *MEGATRON)
+    assert differing(recipe, found.fields) == {}
+    assert found.fields["data.blend"] == [{"path": e.path, "weight": e.weight} for e in recipe.data.blend]
+    assert found.fields["model.vocab_size"] == 256000
+    assert found.fields["resources.gpus"] == 2880
+    assert found.findings == []
+
+
+def test_misspelt_and_unused_keys_are_told() -> None:
+    data = {
+        "trainer": {"devices": 8, "num_nodes": 2},
+        "model": {"num_layers": 4, "determinstic_mode": False, "nsys_profile": {"enabled": True}},
+    }
+    found = {f.key: f for f in import_nemo1.read(data).findings}
+    assert found["model.determinstic_mode"].kind == UNKNOWN
+    assert found["model.determinstic_mode"].nearest[0] == "model.deterministic_mode"
+    assert found["model.nsys_profile.enabled"].kind == LEFT
+    words = import_megatron.read("--num-layers 4 --tensor-model-paralel-size 2 --log-params-norm")
+    found = {f.key: f for f in words.findings}
+    assert found["--tensor-model-paralel-size"].nearest[0] == "--tensor-model-parallel-size"
+    assert found["--log-params-norm"].kind == LEFT
+
+
+def test_what_is_left_out_has_the_other_tool_s_default() -> None:
+    assert import_megatron.read("--num-layers 4").fields["optimizer.beta2"] == 0.999
+    assert import_nemo1.read({"model": {"num_layers": 4}}).fields["optimizer.beta2"] == 0.98
+    assert import_nemo1.read({"model": {"num_layers": 4}}).fields["optimizer.lr"] == 2e-4
+
+
+def test_interleaving_of_either_spelling() -> None:
+    words = "--num-layers 96 --pipeline-model-parallel-size 8 --num-layers-per-virtual-pipeline-stage 1"
+    assert import_megatron.read(words).fields["parallelism.vpp"] == 12
+
+
+def test_a_script_is_read_and_never_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SECRET_LR", "0.5")
+    script = (
+        'A="$(touch owned)"\nB=`touch owned`\nC="$C $C"\npretrain_gpt.py --num-layers 2 --lr $SECRET_LR --seed $C $A $B'
+    )
+    found = import_megatron.read(script)
+    assert list(tmp_path.iterdir()) == []
+    assert "optimizer.lr" not in found.fields  # the environment is not looked at
+    assert found.fields["model.num_layers"] == 2
