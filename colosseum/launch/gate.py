@@ -73,6 +73,9 @@ def judge(run: RunDir) -> Verdict:
     wanted = Source.parse(source.removeprefix("run:"))
     parent = RunDir(run.root.resolve().parent / wanted.run)
     faults = [] if wanted.step is not None or is_complete(parent) else [f"{wanted.run} has not reached its last step"]
+    its = read_bundle(parent.bundle).recipe
+    if its.engine != "mcore":
+        return _of_foreign(recipe, its, faults)
     step = newest_committed(parent.checkpoints) if wanted.step is None else wanted.step
     if step is None:
         return Verdict(faults=(*faults, f"{wanted.run} holds no finished checkpoint"), notes=(), lineage=())
@@ -86,6 +89,15 @@ def judge(run: RunDir) -> Verdict:
             f"the newest whole checkpoint of {wanted.run} is of step {step:,}, not of its last step {total:,}"
         )
     return Verdict(faults=tuple(faults), notes=tuple(_notes(recipe, metadata)), lineage=tuple(lineage(parent, step)))
+
+
+def _of_foreign(recipe: Recipe, parent: Recipe, faults: list[str]) -> Verdict:
+    """Another engine's checkpoint has no colosseum.json: its run's recipe tells which model it is of."""
+    different = ModelShape.of(parent).differences(ModelShape.of(recipe))
+    note = f"the checkpoint is {parent.engine}'s: only its recipe was compared, not its content"
+    return Verdict(
+        faults=(*faults, *(f"the run before is of another model: {d}" for d in different)), notes=(note,), lineage=()
+    )
 
 
 def _faults(recipe: Recipe, found: CheckpointMetadata) -> list[str]:

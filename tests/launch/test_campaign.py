@@ -189,6 +189,17 @@ def test_a_gate_refuses_what_is_not_finished(tmp_path: Path) -> None:
     assert "parent holds no finished checkpoint" in judge(run).faults
 
 
+def test_a_gate_after_a_foreign_engine_goes_by_its_recipe(tmp_path: Path) -> None:
+    run, _ = _run(tmp_path, "parent", "engine=megatron-lm", "hardware=h100-sxm")
+    child, _ = _run(tmp_path, "child", "checkpoint.from=run:parent")
+    grown, _ = _run(tmp_path, "grown", "checkpoint.from=run:parent", "model.num_layers=6")
+    assert judge(child).faults == ("parent has not reached its last step",)
+    _complete(run)
+    assert judge(child).passed
+    assert "megatron-lm's: only its recipe was compared" in judge(child).notes[0]
+    assert judge(grown).faults == ("the run before is of another model: num_layers 4 (the recipe says 6)",)
+
+
 def test_lineage_goes_back_to_the_first_run(tmp_path: Path, parent: tuple[RunDir, Recipe]) -> None:
     _save(*parent)
     child, recipe = _run(tmp_path, "child", "checkpoint.from=run:parent")
