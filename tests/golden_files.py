@@ -6,11 +6,13 @@ gives it to RENDERERS.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from colosseum.bundle import PLAN, RECIPE, to_yaml
 from colosseum.errors import RefusedInput
@@ -40,7 +42,21 @@ def bundle_files(recipe: Recipe) -> Mapping[str, bytes]:
     return {f"bundle/{name}": compiled.files[name] for name in names}
 
 
-RENDERERS: tuple[Callable[[Recipe], Mapping[str, bytes]], ...] = (resolved_recipe, bundle_files)
+def plan_document(recipe: Recipe) -> Mapping[str, bytes]:
+    """plan.json: layout and predictions; six digits, which every machine computes alike."""
+    text = json.dumps(_rounded(resolve(recipe).as_json()), indent=1, ensure_ascii=False)
+    return {"plan.json": f"{text}\n".encode()}
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _rounded(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_rounded(v) for v in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+RENDERERS: tuple[Callable[[Recipe], Mapping[str, bytes]], ...] = (resolved_recipe, bundle_files, plan_document)
 
 
 def render(name: str) -> dict[str, bytes]:

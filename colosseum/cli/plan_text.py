@@ -29,6 +29,7 @@ PARTS = {
     "p2p": "pipeline sends",
     "dp": "data-parallel traffic",
     "optimizer": "optimizer",
+    "reference": "reference log-probs",
     "jitter": "jitter and site factor",
 }
 """Names of the parts of a step; of the transfers it is what compute does not hide."""

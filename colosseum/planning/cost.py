@@ -40,6 +40,8 @@ class StepTime:
     p2p_s: Array
     dp_s: Array
     optimizer_s: Array
+    reference_s: Array
+    """DPO: the reference policy's log-probs, where they are computed in the step."""
     jitter_s: Array
     """Growth with the number of GPUs, and the site factor."""
 
@@ -250,11 +252,27 @@ def step_time(job: Job, lay: Layouts, c: Constants) -> StepTime:
         "p2p_s": _p2p_time(job, lay, c),
         "dp_s": dp,
         "optimizer_s": optimizer,
+        "reference_s": _reference_time(job, lay, layer, embedding, head),
     }
     total = np.sum(list(parts.values()), axis=0)
     doublings = np.maximum(0.0, np.log2(job.gpus / 64.0))
     factor = (1.0 + (c.jitter_fp8 if job.is_fp8 else c.jitter_bf16) * doublings) * c.site_factor
     return StepTime(**parts, jitter_s=total * (factor - 1.0))
+
+
+def _reference_time(job: Job, lay: Layouts, layer: LayerTime, embedding: Array, head: Array) -> Array:
+    """A forward pass of all microbatches through the pipeline; a reference in host memory is swapped in and out.
+
+    NeMo-Aligner copies the policy's weights out, the reference's in and the policy's back: three times over PCIe.
+    """
+    if job.reference not in ("resident", "host"):
+        return np.zeros_like(lay.tp)
+    forward, single = layer.forward + layer.cp / 3.0, lay.pp == 1
+    first = lay.first * forward + embedding / 3.0 + np.where(single, head / 3.0, 0.0)
+    last = np.where(single, first, lay.last * forward + head / 3.0)
+    slowest = np.maximum(np.maximum(first, last), lay.middle * forward)
+    swaps = 3.0 * rank_params(job, lay) * job.dtype_bytes / job.hardware.pcie_bytes_per_s
+    return np.asarray((lay.microbatches + lay.pp - 1.0) * slowest + (swaps if job.reference == "host" else 0.0))
 
 
 def recompute_time(job: Job, lay: Layouts, layer: LayerTime) -> Array:

@@ -145,6 +145,9 @@ def test_dpo_knows_its_reference_and_its_pairs() -> None:
         ref: resolve(recipe("colosseum-355b/dpo", f"task.reference={ref}", *words))
         for ref in ("precomputed", "resident", "host")
     }
+    parts = {ref: plan.step_time_parts_s["reference"] for ref, plan in plans.items()}
+    assert parts["precomputed"] == 0
+    assert 0 < parts["resident"] < parts["host"]
     memory = {ref: plan.memory for ref, plan in plans.items()}
     plain, resident, host = (memory[r] for r in ("precomputed", "resident", "host"))
     assert plain is not None
