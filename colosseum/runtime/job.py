@@ -19,6 +19,7 @@ from colosseum.rundir import AttemptDir, OutcomeKind, RunDir, checkpoint_folder,
 from colosseum.runtime import data, device, loop, model, optimizer, parallel, saving
 from colosseum.runtime.failures import ConfigFailure, exit_code, judge
 from colosseum.runtime.metrics import MetricsWriter
+from colosseum.runtime.probe import probe
 from colosseum.runtime.stopping import StopSignal
 from colosseum.runtime.watchdog import Watchdog
 from colosseum.units import parse_duration_s
@@ -93,6 +94,8 @@ def train(job: Job, recipe: Recipe, stop: StopSignal) -> bool:
     state = _begin(job, training, saver, writer)
     job.step, job.last_saved_step = state.step, saver.last_saved_step
     train, validation = _samples(job.run, recipe, state, total_steps)
+    if writer:
+        writer.event("data_probe", state.step, **probe(recipe, train, state.consumed_samples))
     watchdog = Watchdog(job.attempt, job.place.rank, _hang_timeout_s(recipe), lambda: saver.last_saved_step)
     watchdog.start()
     try:

@@ -8,8 +8,9 @@ import pytest
 
 from colosseum.recipe import rules
 from colosseum.recipe.schema import Recipe
+from colosseum.rundir import RunDir, read_lines
 from tests.runtime import tiny
-from tests.runtime.worlds import train_all
+from tests.runtime.worlds import losses, train_all
 
 FP32, BF16 = 2e-5, 2e-2
 """Largest difference of a loss of about 6: sums come in another order; BF16 keeps 8 bits."""
@@ -72,11 +73,42 @@ def test_every_layout_continues_one_processs_run_with_its_losses(data: Path, tmp
     )
     found = train_all(runs, tmp_path)
     wrong = {}
-    for name, losses in found.items():
+    for name, its_losses in found.items():
         expected, tolerance = (base["base-bf16"], BF16) if name.startswith("bf16") else (whole, FP32)
         first = 1 if name == "dp2" else tiny.HALF + 1
-        assert sorted(losses) == list(range(first, tiny.STEPS + 1)), name
-        worst = max(abs(losses[step] - expected[step]) for step in losses)
+        assert sorted(its_losses) == list(range(first, tiny.STEPS + 1)), name
+        worst = max(abs(its_losses[step] - expected[step]) for step in its_losses)
         if not worst <= tolerance:
             wrong[name] = worst
     assert wrong == {}
+
+
+MATRIX = ("one-distributed", "dp2-distributed", "tp2-sp", "cp2", "pp2-vpp2", "tp2-pp2-sp", "pp4-vpp2", "cp2-dp2")
+
+
+@pytest.mark.long
+def test_every_layout_resumes_from_every_layouts_checkpoint(data: Path, tmp_path: Path) -> None:
+    """Each of eight saves in the middle of its own run, each of eight goes on from there: the very same samples."""
+    table = layouts(data)
+    whole = train_all({"base": tiny.on(data)}, tmp_path)["base"]
+    train_all({f"from-{name}": table[name] for name in MATRIX}, tmp_path)
+    runs = {
+        f"{source}-to-{target}": tiny.resumed(table[target], tmp_path / f"from-{source}", tiny.HALF)
+        for source in MATRIX
+        for target in MATRIX
+    }
+    starts = {name: losses(tmp_path / f"from-{name}") for name in MATRIX}
+    found = train_all(runs, tmp_path)
+    wrong = {}
+    for source in MATRIX:
+        for target in MATRIX:
+            after = found[f"{source}-to-{target}"]
+            assert sorted(after) == list(range(tiny.HALF + 1, tiny.STEPS + 1))
+            worst = max(abs(after[step] - starts[source][step]) for step in after)
+            if not worst <= FP32:
+                wrong[source, target] = worst
+            ledger = list(read_lines(RunDir(tmp_path / f"{source}-to-{target}").ledger))[-1]
+            assert ledger["consumed_samples"] == tiny.STEPS * tiny.GBS
+            assert sum(ledger["tokens_by_source"].values()) == tiny.STEPS * tiny.GBS * 64
+    assert wrong == {}
+    assert max(abs(starts["one-distributed"][step] - whole[step]) for step in whole) <= FP32
