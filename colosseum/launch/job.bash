@@ -28,6 +28,10 @@ saved_step() { # the newest finished checkpoint, 0 = none; colosseum.json is wri
     for file in attempts/*/outcome.json; do
       [[ $(field last_saved_step "$file") =~ ^([0-9]+)$ ]] && ((BASH_REMATCH[1] > step)) && step=${BASH_REMATCH[1]}
     done
+    if [[ -e bundle/engine/command.json ]]; then # so does Megatron's own file, also after a crash
+      file=$(cat checkpoints/latest_checkpointed_iteration.txt 2> /dev/null)
+      [[ $file =~ ^[0-9]+$ ]] && ((10#$file > step)) && step=$((10#$file))
+    fi
   fi
   echo "$step"
 }
