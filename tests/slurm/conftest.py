@@ -51,8 +51,13 @@ class DevSlurm:
 
 
 def _free_port_base() -> int:
-    """A base whose controller and first node port nobody listens on."""
-    for base in range(17000, 30000, 200):
+    """A base whose controller and first node port nobody listens on; below the ports of ranks (20000 up).
+
+    Two test processes that start together begin their search at different places.
+    """
+    bases = range(10000, 19800, 200)
+    first = os.getpid() % len(bases)
+    for base in (*bases[first:], *bases[:first]):
         with socket.socket() as one, socket.socket() as two:
             try:
                 one.bind(("127.0.0.1", base))

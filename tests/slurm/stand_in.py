@@ -25,7 +25,7 @@ from colosseum.rundir import (
 )
 
 STEPS, SAVE_EVERY = 40, 5
-STEP_S = float(os.environ.get("STAND_IN_STEP_S", "0.05"))
+STEP_S = float(os.environ.get("STAND_IN_STEP_S", "0.25"))
 SAVE_TIME_S = float(os.environ.get("STAND_IN_SAVE_TIME_S", "0.1"))
 """What a checkpoint says that it took."""
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -96,6 +98,16 @@ def _deaf(slurm: DevSlurm, runs: Path) -> Drill:
     return run, until_ended(run)
 
 
+def _followed(slurm: DevSlurm, runs: Path) -> Drill:
+    run = stand_in_run(runs, "followed")
+    submit(run)
+    until_step(run, 2)
+    command = [Path(sys.executable).parent / "colosseum", "jobs", "logs", "-f", "--rank", "1", run.root]
+    done = subprocess.run(command, env=slurm.env, capture_output=True, text=True, timeout=300)
+    (run.root / "followed").write_text(done.stdout)
+    return run, until_ended(run)
+
+
 def _without_requeue(slurm: DevSlurm, runs: Path) -> Drill:
     run = stand_in_run(runs, "without-requeue", "cluster.slurm.requeue=false")
     submit(run)
@@ -114,6 +126,7 @@ DRILLS: dict[str, Callable[[DevSlurm, Path], Drill]] = {
     "crash loop": _crash_loop,
     "shakedown": _shakedown,
     "deaf": _deaf,
+    "followed": _followed,
     "no requeue": _without_requeue,
 }
 
@@ -176,6 +189,14 @@ def test_slurm_ranks_that_do_not_leave_are_ended_and_started_again(drills: dict[
     assert "the ranks did not leave in time" in log(run)
     first, _ = history(run)
     assert first.kind == "crash"
+
+
+def test_slurm_logs_are_followed_to_the_end_of_the_run(drills: dict[str, Future[Drill]]) -> None:
+    run, job = drills["followed"].result()
+    seen = (run.root / "followed").read_text()
+    assert f"==> logs/job-{job.submission.job_id}.out" in seen
+    assert "==> attempts/000/rank-00001.log\nrank 1 starts from step 0\n" in seen
+    assert "completed at step 40" in seen
 
 
 def test_slurm_without_requeue_says_how_to_go_on(drills: dict[str, Future[Drill]]) -> None:
