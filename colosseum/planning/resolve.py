@@ -20,7 +20,7 @@ from colosseum.recipe.schema import AUTO, Recipe
 from colosseum.units import format_bytes
 
 ERROR_RANGE = (0.93, 1.10)
-"""Step times of published runs over prediction, one model family left out of the fit: all but the worst lie within."""
+"""Step times of published runs over prediction, one model family left out of the fit; a few GPT-3 runs are slower."""
 
 
 def resolve(recipe: Recipe, calibration: Calibration | None = None, *, top: int = 5) -> Plan:
