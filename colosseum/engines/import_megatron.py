@@ -101,7 +101,7 @@ SILENT = {
     *("--no-bias-gelu-fusion", "--no-bias-swiglu-fusion", "--log-throughput", "--exit-signal-handler", "--manual-gc"),
     *("--manual-gc-interval", "--tensorboard-dir", "--no-create-attention-mask-in-dataloader", "--load", "--ckpt-step"),
     *("--distributed-timeout-minutes", "--cross-entropy-fusion-impl", "--num-workers", "--distributed-backend"),
-    *("--use-flash-attn", "--attention-backend"),
+    *("--use-flash-attn", "--attention-backend", "--attention-softmax-in-fp32"),
 }
 """Said by the engine itself, or by another field."""
 

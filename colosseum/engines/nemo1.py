@@ -31,14 +31,14 @@ CPT_LOG = {
 """PyTorch Lightning's progress bar, which counts steps from 0."""
 ALIGNER_LOG = {
     "train": {
-        "step": r"Training steps:[^\r\n]*\|\s*(\d+)/\d+ \[.*consumed_samples=",
-        "loss": r"[ ,]loss=([0-9.e+-]+|nan)",
-        "lr": r"[ ,]lr=([0-9.e+-]+)",
-        "grad_norm": r"grad_norm=([0-9.e+-]+)",
-        "step_time_s": r"[ ,]step_time=([0-9.e+-]+)",
+        "step": r"Training steps:[^\r\n]*\|\s*(\d+)/\d+ \[.*train_consumed_samples=",
+        "loss": r"train_loss=([0-9.e+-]+|nan)",
+        "lr": r"train_lr=([0-9.e+-]+)",
+        "grad_norm": r"train_grad_norm=([0-9.e+-]+)",
+        "step_time_s": r"train_step_time=([0-9.e+-]+)",
     }
 }
-"""NeMo-Aligner's progress bar."""
+"""NeMo-Aligner's progress bar. It prints a step's values twice, before it counts the step and after: the second counts."""
 
 
 class Nemo1Engine:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,9 @@ from typing import Any
 
 import pytest
 
+from colosseum.engines.nemo1 import ALIGNER_LOG, CPT_LOG
+from colosseum.engines.nemo2 import LOG as NEMO2_LOG
+from colosseum.engines.start import row_of
 from tests.engines.conftest import Rendered
 
 # As Megatron-LM's training_log() prints it (core_v0.16.1).
@@ -124,3 +128,36 @@ def test_a_missing_engine_is_one_sentence(run: Path) -> None:
     assert outcome(run)["kind"] == "config_error"
     assert b"Megatron-LM, or MEGATRON_LM set to its checkout" in out
     assert b"Traceback" not in out
+
+
+# Lines in the form of Lightning's and NeMo-Aligner's progress bars and of NeMo 2's progress printer, and what they say.
+LINES = (
+    (
+        CPT_LOG,
+        0,
+        "Epoch 0: :  10%|1| 10/100 [00:20<03:00, reduced_train_loss=9.010, global_step=9.000, consumed_samples=80.00, "
+        "train_step_timing in s=1.250]",
+        {"step": 10, "loss": 9.01, "step_time_s": 1.25},
+    ),
+    (
+        ALIGNER_LOG,
+        1,
+        "Training steps:   0%|          | 12/7142 [01:00<99:00, 5.00s/it, train_loss=0.693, train_grad_norm=1.5, "
+        "train_lr=3e-8, train_consumed_samples=1.68e+3, train_step_time=4.5, train_epoch=1]",
+        {"step": 12, "loss": 0.693, "lr": 3e-8, "grad_norm": 1.5, "step_time_s": 4.5},
+    ),
+    (
+        NEMO2_LOG,
+        0,
+        "Training epoch 0, iteration 9/99 | lr: 1.2e-06 | global_batch_size: 8 | global_step: 9 | reduced_train_loss: "
+        "10.91 | train_step_timing in s: 0.5178 | consumed_samples: 80",
+        {"step": 10, "loss": 10.91, "lr": 1.2e-6, "step_time_s": 0.5178},
+    ),
+)
+
+
+@pytest.mark.parametrize(("log", "first", "line", "says"), LINES)
+def test_a_row_of_each_log(log: Any, first: int, line: str, says: dict[str, float]) -> None:
+    keys = {key: re.compile(pattern) for key, pattern in log["train"].items()}
+    assert row_of(line, keys, {"scales": {}, "first_step": first}) == says
+    assert row_of("a line of something else", keys, {"scales": {}, "first_step": first}) is None
