@@ -38,7 +38,7 @@ ALIGNER_LOG = {
         "step_time_s": r"train_step_time=([0-9.e+-]+)",
     }
 }
-"""NeMo-Aligner's progress bar. It prints a step's values twice, before it counts the step and after: the second counts."""
+"""NeMo-Aligner's progress bar: a step's values come twice, before the bar counts it and after; the second counts."""
 
 
 class Nemo1Engine:
