@@ -20,6 +20,9 @@ from colosseum.recipe.schema import Recipe
 from colosseum.rundir import RunDir, append_line, new_run_id
 from colosseum.units import format_bytes
 
+ROOM_BYTES = 1 << 20
+"""Below it a disk is full."""
+
 
 def prepare(recipe: Recipe, base: Path, *, lineage: Lineage | None = None) -> Compiled:
     """Anchors, plans and compiles a recipe; relative paths are read from ``base``."""
@@ -143,7 +146,13 @@ def replay(bundle: LaunchBundle, scheduler: local.LocalScheduler, runs: Path) ->
 
 
 def start(run: RunDir, recipe: Recipe, scheduler: Scheduler, *, after: Sequence[str] = ()) -> Submission:
-    """Submits a run folder, for the first time or again, and notes it."""
+    """Submits a run folder, for the first time or again, and notes it.
+
+    Raises:
+        EnvironmentFault: the disk is full: not even the word that it is could be written.
+    """
+    if _free_bytes(run.root) < ROOM_BYTES:
+        raise EnvironmentFault(f"the disk of {run.root} is full: free some space, then start again")
     scheduler.check(run, recipe)
     return note_submission(run, scheduler.submit(run, after=after))
 

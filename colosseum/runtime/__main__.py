@@ -17,9 +17,13 @@ def main(words: list[str]) -> int:
     warnings.filterwarnings("ignore", category=FutureWarning)
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     warnings.filterwarnings("ignore", category=UserWarning, module=r"(megatron|torch|transformer_engine)\.")
+    # Before the imports, which take seconds: a rank that is asked to stop meanwhile must not die of it.
+    from colosseum.runtime.stopping import StopSignal
+
+    stop = StopSignal()
     from colosseum.runtime.job import main as run
 
-    return run(Path(words[0]))
+    return run(Path(words[0]), stop)
 
 
 # Guarded: an asynchronous save starts processes that import this module.

@@ -54,18 +54,17 @@ class Job:
         return exit_code(kind, retry=retry)
 
 
-def main(bundle_folder: Path) -> int:
+def main(bundle_folder: Path, stop: StopSignal) -> int:
     """Runs this rank to its end; the exit code of docs/contracts.md. The run folder is the bundle's parent."""
     place = parallel.Place.from_env()
     run = RunDir(bundle_folder.resolve().parent)
     number = int(os.environ.get("COLOSSEUM_ATTEMPT", "0"))
     attempt = run.attempt(number)
     attempt.root.mkdir(parents=True, exist_ok=True)
-    if place.rank == 0:
-        attempt.room.write_bytes(bytes(ROOM_BYTES))
     job = Job(run=run, attempt=attempt, number=number, place=place)
-    stop = StopSignal()
     try:
+        if place.rank == 0:
+            attempt.room.write_bytes(bytes(ROOM_BYTES))
         recipe = read_bundle(bundle_folder).recipe
         _check_ranks(recipe, place)
         parallel.start(recipe, place, 2 * _hang_timeout_s(recipe))

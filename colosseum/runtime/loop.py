@@ -47,13 +47,14 @@ class Loop:
 
 
 @dataclass(slots=True)
-class StepTimes:
-    """Seconds of one step."""
+class StepFacts:
+    """Seconds of one step, and the learning rate it was made with."""
 
     step_s: float
     data_s: float
     forward_backward_s: float
     optimizer_s: float
+    lr: float
 
 
 def run(loop: Loop) -> bool:
@@ -68,12 +69,12 @@ def run(loop: Loop) -> bool:
     before = device.wall_s()
     while state.step < loop.total_steps and not stopped:
         loop.watchdog.beat(state.step, "training")
-        loss, grad_norm, skipped, stopped, times = _step(loop)
+        loss, grad_norm, skipped, stopped, facts = _step(loop)
         now = device.wall_s()
-        times.step_s, before = now - before, now
+        facts.step_s, before = now - before, now
         _check(loop, watch, loss, grad_norm)
         if state.step % recipe.train.log_every_steps == 0:
-            _log(loop, loss, grad_norm, skipped, times)
+            _log(loop, loss, grad_norm, skipped, facts)
         ended = state.step == loop.total_steps
         if ended or state.step % recipe.train.val_every_steps == 0:
             _validate(loop)
@@ -85,8 +86,8 @@ def run(loop: Loop) -> bool:
     return stopped and state.step < loop.total_steps
 
 
-def _step(loop: Loop) -> tuple[float, float, bool, bool, StepTimes]:
-    """One optimizer step: loss, gradient norm, whether it was skipped, whether to stop after it, and its times."""
+def _step(loop: Loop) -> tuple[float, float, bool, bool, StepFacts]:
+    """One optimizer step: loss, gradient norm, whether it was skipped, whether to stop after it, and its facts."""
     training, state, recipe = loop.training, loop.state, loop.recipe
     clock = steps.Clock()
     start = device.mark()
@@ -104,16 +105,18 @@ def _step(loop: Loop) -> tuple[float, float, bool, bool, StepTimes]:
     # One reduction tells every rank the loss and whether any of them was asked to stop.
     shared = torch.cat([total, torch.tensor([float(loop.stop.received)], dtype=total.dtype, device=total.device)])
     dist.all_reduce(shared)
+    lr = float(training.optimizer.param_groups[0]["lr"])
     if updated:
         training.schedule.step(increment=recipe.batch.gbs)
     state.advance(recipe.batch.gbs, recipe.batch.seq_length)
-    times = StepTimes(
+    facts = StepFacts(
         step_s=0.0,
         data_s=clock.data_s,
         forward_backward_s=device.seconds_between(start, middle),
         optimizer_s=device.seconds_between(middle, end),
+        lr=lr,
     )
-    return steps.mean_loss(shared), float(grad_norm or 0.0), not updated, bool(shared[2] > 0), times
+    return steps.mean_loss(shared), float(grad_norm or 0.0), not updated, bool(shared[2] > 0), facts
 
 
 def _check(loop: Loop, watch: stability.LossWatch, loss: float, grad_norm: float) -> None:
@@ -160,13 +163,13 @@ def _report_dead(loop: Loop) -> None:
         loop.writer.event("dead_gradients", loop.state.step + 1, parameters=names[:20], count=len(names))
 
 
-def _log(loop: Loop, loss: float, grad_norm: float, skipped: bool, times: StepTimes) -> None:
+def _log(loop: Loop, loss: float, grad_norm: float, skipped: bool, facts: StepFacts) -> None:
     recipe, state = loop.recipe, loop.state
     memory = _memory_by_stage(recipe)
     if loop.writer is None:
         return
     tokens = recipe.batch.gbs * recipe.batch.seq_length
-    tokens_per_s = tokens / times.step_s
+    tokens_per_s = tokens / facts.step_s
     shape = Shape.of(recipe.model, recipe.batch.seq_length)
     per_token = model_flops_per_token(shape, recipe.batch.seq_length, causal=True)
     flops = tokens_per_s * per_token / recipe.resources.gpus
@@ -174,14 +177,14 @@ def _log(loop: Loop, loss: float, grad_norm: float, skipped: bool, times: StepTi
         "train",
         state.step,
         loss=loss,
-        lr=float(loop.training.optimizer.param_groups[0]["lr"]),
+        lr=facts.lr,
         grad_norm=grad_norm,
         consumed_samples=state.consumed_samples,
         consumed_tokens=state.consumed_tokens,
-        step_time_s=times.step_s,
-        data_time_s=times.data_s,
-        forward_backward_time_s=times.forward_backward_s,
-        optimizer_time_s=times.optimizer_s,
+        step_time_s=facts.step_s,
+        data_time_s=facts.data_s,
+        forward_backward_time_s=facts.forward_backward_s,
+        optimizer_time_s=facts.optimizer_s,
         tokens_per_s=tokens_per_s,
         model_tflops_per_gpu=flops / 1e12,
         # The peak of a CPU file is a round figure: a share of it would mean nothing.

@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import pickle
 import queue
 import random
 import shutil
@@ -48,6 +49,7 @@ CONTENT = {"distrib_optim_sharding_type": "fully_reshardable", "chained_optim_av
 """megatron-core's format whose optimizer state any layout can read."""
 PICKLED_SCALES = "NVTE_ALLOW_UNSAFE_PICKLE_EXTRA_STATE"
 """Transformer Engine's own switch."""
+GO_BACK = "go on from an earlier step with --from RUN@STEP"
 FULL_BYTES = 1 << 20
 """A disk with less room is full."""
 PACKAGES = ("colosseum", "megatron-core", "torch", "transformer-engine")
@@ -259,6 +261,20 @@ def _plain_errors(folder: Path) -> Iterator[None]:
         raise OSError(code, f"{os.strerror(code)} (rank {', '.join(map(str, error.failures))})", str(folder)) from error
 
 
+@contextmanager
+def _damage_named(folder: Path) -> Iterator[None]:
+    """A file that is no longer what was written is damage: starting again would end the same way."""
+    try:
+        yield
+    except (CheckpointException, pickle.UnpicklingError, EOFError) as error:
+        failures = error.failures.values() if isinstance(error, CheckpointException) else [(error, None)]
+        causes = [cause for cause, _ in failures]
+        damage = next((c for c in causes if isinstance(c, pickle.UnpicklingError | EOFError)), None)
+        if damage is None:  # torch's CheckpointException is no Exception
+            raise RuntimeError(f"{folder} could not be read: {causes[0]}") from causes[0]
+        raise ConfigFailure(f"{folder} is damaged ({type(damage).__name__}); {GO_BACK}") from error
+
+
 def _versions() -> dict[str, str]:
     found = {}
     for name in PACKAGES:
@@ -288,6 +304,7 @@ def load(training: Training, folder: Path, what: tuple[str, ...]) -> State:
     if "optimizer" in what and metadata.sharded_optimizer != optimizer.is_sharded(training.recipe):
         wanted = "true" if metadata.sharded_optimizer else "false"
         raise ConfigFailure(f"{folder} holds the states of an optimizer that is distributed: {wanted}; say so here too")
+    _check_sums(folder, metadata)
     same_layout = (metadata.layout.tp, metadata.layout.pp) == _tp_pp(layout_of(training.recipe))
     contents = _model_state(training)
     if "optimizer" in what:
@@ -301,7 +318,8 @@ def load(training: Training, folder: Path, what: tuple[str, ...]) -> State:
         # One replica reads and passes on: thousands of ranks do not all read the same files.
         group = parallel_state.get_data_parallel_group(with_context_parallel=True)
         strategy = FullyParallelLoadStrategyWrapper(strategy, group)
-    found = dist_checkpointing.load(contents, str(folder), strategy)
+    with _damage_named(folder):
+        found = dist_checkpointing.load(contents, str(folder), strategy)
     chunks = training.model
     with _scaling_state_allowed():
         for i, chunk in enumerate(chunks):
@@ -345,6 +363,20 @@ def _state(recipe: Recipe, metadata: CheckpointMetadata, what: tuple[str, ...]) 
     if "data" in what and metadata.sample_order == sample_order(recipe):
         state.consumed_samples = state.counted_samples = metadata.consumed_samples
     return state
+
+
+def _check_sums(folder: Path, metadata: CheckpointMetadata) -> None:
+    """Every file is what was written; the ranks share the reading, and what they read is in the cache for the load.
+
+    Raises:
+        ConfigFailure: a file was changed since.
+    """
+    mine = sorted(metadata.files)[dist.get_rank() :: dist.get_world_size()]
+    changed = [name for name, found in folders.checksums(folder, mine).items() if found != metadata.files[name]]
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, changed)
+    if names := sorted(name for part in everyone for name in part):
+        raise ConfigFailure(f"{folder} is damaged: {', '.join(names[:3])} changed since it was written; {GO_BACK}")
 
 
 def _tp_pp(layout: Layout) -> tuple[int, int]:

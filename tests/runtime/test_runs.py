@@ -212,6 +212,31 @@ def test_a_half_written_checkpoint_is_set_aside(finished: RunDir, place: Place) 
     assert losses(run.root) == losses(finished.root)
 
 
+def test_a_checkpoint_whose_files_have_changed_is_not_tried_again(finished: RunDir, place: Place) -> None:
+    run = RunDir(place.runs / finished.root.name)
+    shutil.copytree(finished.root, run.root)
+    run.attempt(0).outcome.unlink()
+    # A single bit of a weight: nothing else would notice.
+    file = max(checkpoint_folder(run.checkpoints, 8).glob("*.distcp"), key=lambda path: path.stat().st_size)
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    again = place.resume(run)
+    assert (again.code, again.outcome["kind"], again.outcome["retry"]) == (4, "config_error", False), again.err
+    assert "iter_0000008 is damaged" in again.outcome["reason"]
+
+
+def test_a_run_that_is_stopped_while_it_imports_is_saved(place: Place, data: Path) -> None:
+    process = place.start(place.recipe(tiny.recipe(data, model=SHALLOW)))
+    deadline = time.monotonic() + 60
+    while not processes_of(place.newest(), 0) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    stopped = place.end(process)
+    assert (stopped.code, stopped.outcome["kind"]) == (130, "saved"), stopped.err
+
+
 def test_a_fork_with_another_rate(finished: RunDir, place: Place) -> None:
     fork = place.train("--from", f"{finished.root}@4", "optimizer.lr=0.001", "optimizer.min_lr=0.0001")
     assert fork.code == 0, fork.err
