@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from colosseum.bundle import PLAN, RECIPE, to_yaml
+from colosseum.engines.registry import engine_of
 from colosseum.errors import RefusedInput
 from colosseum.launch.compile import compile_bundle
 from colosseum.launch.inputs import anchored
 from colosseum.planning.resolve import apply_layout, resolve
 from colosseum.recipe.load import load, shipped_recipes
+from colosseum.recipe.rules_base import replaced
 from colosseum.recipe.schema import Recipe
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -56,7 +58,35 @@ def _rounded(value: Any) -> Any:
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
-RENDERERS: tuple[Callable[[Recipe], Mapping[str, bytes]], ...] = (resolved_recipe, bundle_files, plan_document)
+def other_engines(recipe: Recipe) -> Mapping[str, bytes]:
+    """What every other engine makes of the recipe, or its refusal.
+
+    Two settings that most refuse are put aside: optimizer states of another run, and every n-th checkpoint.
+    """
+    if recipe.hardware.kind != "gpu":
+        return {}
+    recipe = apply_layout(recipe, resolve(recipe).layout)
+    plan, found = resolve(recipe), {}
+    for name in ("megatron-lm", "nemo1", "nemo2"):
+        if name == recipe.engine:
+            continue
+        other = replaced(replaced(recipe, "engine", name), "checkpoint.keep_every", None)
+        other = replaced(other, "checkpoint.load", ("weights",))
+        engine = engine_of(name)
+        if faults := engine.faults(other):
+            found[f"engines/{name}.refused.txt"] = "".join(f"{fault.sentence()}\n" for fault in faults).encode()
+            continue
+        file = {"megatron-lm": "command.json", "nemo1": "colosseum/run.yaml", "nemo2": "nemo2.json"}[name]
+        found[f"engines/{name}{Path(file).suffix}"] = engine.render(other, plan).files[file]
+    return found
+
+
+RENDERERS: tuple[Callable[[Recipe], Mapping[str, bytes]], ...] = (
+    resolved_recipe,
+    bundle_files,
+    plan_document,
+    other_engines,
+)
 
 
 def render(name: str) -> dict[str, bytes]:
