@@ -1,4 +1,4 @@
-"""Real training on a real Slurm: two nodes of two CPU ranks, stopped and broken in every way, against a run left alone.
+"""Real training on a real Slurm, on two nodes: stopped and broken in every way, against a run left alone.
 
 A test here takes a minute or two of two cores, so most are ``long``.
 """
@@ -35,9 +35,11 @@ SMALL = (
     "train.val_steps=1",
     "batch.seq_length=64",
     "batch.mbs=4",
-    "resources.gpus=4",
-    "resources.gpus_per_node=2",
 )
+PAIR = ("resources.gpus=2", "resources.gpus_per_node=1")
+"""Two nodes of one rank."""
+FOUR = ("resources.gpus=4", "resources.gpus_per_node=2")
+"""Two nodes of two ranks."""
 
 
 @pytest.fixture(scope="module")
@@ -70,9 +72,10 @@ def colosseum(house: Path, *words: str) -> str:
     return done.stdout
 
 
-def train(house: Path, name: str, *words: str) -> RunDir:
+def train(house: Path, name: str, *words: str, size: tuple[str, str] = PAIR) -> RunDir:
     """A run submitted by the command itself."""
-    out = colosseum(house, "train", "cpt", "--stage", "debug", "--cluster", "dev-slurm", f"name={name}", *SMALL, *words)
+    fixed = ("--stage", "debug", "--cluster", "dev-slurm", f"name={name}", *SMALL, *size)
+    out = colosseum(house, "train", "cpt", *fixed, *words)
     return RunDir(Path(out.partition("\nrun ")[2].partition("\n")[0]))
 
 
@@ -80,6 +83,14 @@ def train(house: Path, name: str, *words: str) -> RunDir:
 def alone(house: Path) -> RunDir:
     """The run that nothing happens to."""
     run = train(house, "alone")
+    assert until_ended(run, ENDS_S).word == "complete", log(run)
+    return run
+
+
+@pytest.fixture(scope="module")
+def alone_of_four(house: Path) -> RunDir:
+    """The same, of two ranks a node."""
+    run = train(house, "alone-of-four", size=FOUR)
     assert until_ended(run, ENDS_S).word == "complete", log(run)
     return run
 
@@ -189,14 +200,19 @@ def test_slurm_training_reaches_its_time_limit(house: Path, alone: RunDir) -> No
 
 
 @pytest.mark.long
-def test_slurm_training_by_torchrun_is_stopped_and_goes_on(house: Path, alone: RunDir) -> None:
-    run = train(house, "torchrun", "cluster.slurm.launch=torchrun")
+@pytest.mark.parametrize("launch", ["srun", "torchrun"])
+def test_slurm_training_of_two_ranks_a_node_is_stopped_and_goes_on(
+    house: Path, alone_of_four: RunDir, launch: str
+) -> None:
+    run = train(house, f"four-by-{launch}", f"cluster.slurm.launch={launch}", size=FOUR)
     until_step(run, SAVE_EVERY + 2)
     jobs.requeue(run)
     until_ended(run, ENDS_S)
-    assert_as_if_nothing_had_happened(run, alone)
+    assert_as_if_nothing_had_happened(run, alone_of_four)
     assert [(a.kind, a.lost_steps) for a in history(run)] == [("saved", 0), ("completed", None)]
-    assert (run.attempt(0).root / "node-00001.log").exists()
+    logs = {path.name for path in run.attempt(0).root.glob("*.log")}
+    nodes, ranks = {f"node-{n:05d}.log" for n in range(2)}, {f"rank-{n:05d}.log" for n in range(4)}
+    assert logs == (ranks if launch == "srun" else nodes)
 
 
 @pytest.mark.long
@@ -228,11 +244,11 @@ def test_slurm_training_loses_a_node(slurm: DevSlurm, house: Path, alone: RunDir
 def test_slurm_training_loses_a_rank(house: Path, alone: RunDir) -> None:
     run = train(house, "rank")
     until_step(run, SAVE_EVERY + 2)
-    os.kill(rank_process(run, 3), signal.SIGKILL)
+    os.kill(rank_process(run, 1), signal.SIGKILL)
     until_step(run, SAVE_EVERY + 3, attempt=1)
     until_ended(run, ENDS_S)
     assert_as_if_nothing_had_happened(run, alone)
-    assert "rank 3 failed on" in log(run)
+    assert "rank 1 failed on" in log(run)
 
 
 @pytest.mark.long
