@@ -138,7 +138,9 @@ def _blend(recipe: Recipe) -> Config:
 def _sft(recipe: Recipe) -> Config:
     task, data, batch = recipe.task, recipe.data, recipe.batch
     assert isinstance(task, SftTask)
-    sizes = {"micro_batch_size": batch.mbs, "global_batch_size": batch.gbs, "max_seq_length": batch.seq_length}
+    sizes: Config = {"micro_batch_size": batch.mbs, "global_batch_size": batch.gbs, "max_seq_length": batch.seq_length}
+    if data.cache_dir is not None:
+        sizes["index_mapping_dir"] = data.cache_dir
     return {
         "name": recipe.name,
         "trainer": {**_trainer(recipe), "sft": _aligner_trainer(recipe)},
