@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +16,8 @@ from colosseum.monitor.watch import Attempt, Standing, last_attempt, standing
 from colosseum.rundir import RunDir, read_lines
 
 LIVE = ("waiting", "starting", "running")
+STARTS_WITHIN_S = 60.0
+"""A local job takes its run folder so soon after its submission."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +106,8 @@ def jobs_of(runs: Sequence[RunDir]) -> tuple[list[Job], list[str]]:
 
 def _checked(run: RunDir, submission: Submission, state: JobState) -> JobState:
     """A process id is given out again after a while: a local job runs only while it holds its run folder."""
-    if submission.scheduler != "local" or state.phase != "running":
+    young = time.time() - submission.time_unix_s < STARTS_WITHIN_S
+    if submission.scheduler != "local" or state.phase != "running" or young:
         return state
     with run_lock(run) as free:
         return replace(state, phase="unknown") if free else state
