@@ -157,6 +157,11 @@ def begin(file: CampaignFile, words: Sequence[str], *, cluster: str | None, runs
         for entry in file.stages:
             overrides = (*entry.overrides, *words)
             stage, bundle = _stage(entry, overrides, stages, cluster, root, base)
+            engines = {s.name: c.recipe.engine for s, c in zip(stages, compiled, strict=True)}
+            if stage.source and (rule := inputs.no_conversion(engines[stage.source], bundle.recipe.engine)):
+                raise RefusedInput(
+                    [Fault(path="engine", value=bundle.recipe.engine, rule=f"stage {entry.name}: {rule}")]
+                )
             stages.append(stage)
             compiled.append(bundle)
         campaign = Campaign(root=folder, name=file.name, cluster=cluster, stages=tuple(stages))

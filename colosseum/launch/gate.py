@@ -17,7 +17,7 @@ from colosseum.bundle import MANIFEST, read_bundle, to_json
 from colosseum.checkpoint.folders import newest_committed, read_metadata
 from colosseum.checkpoint.metadata import CheckpointMetadata, ModelShape
 from colosseum.errors import ColosseumError, RefusedInput
-from colosseum.launch.inputs import Source
+from colosseum.launch.inputs import Source, no_conversion
 from colosseum.launch.ranks import is_complete
 from colosseum.recipe.rules_base import Facts
 from colosseum.recipe.schema import Recipe
@@ -94,6 +94,8 @@ def judge(run: RunDir) -> Verdict:
 def _of_foreign(recipe: Recipe, parent: Recipe, faults: list[str]) -> Verdict:
     """Another engine's checkpoint has no colosseum.json: its run's recipe tells which model it is of."""
     different = ModelShape.of(parent).differences(ModelShape.of(recipe))
+    if rule := no_conversion(parent.engine, recipe.engine):
+        faults = [*faults, rule]
     note = f"the checkpoint is {parent.engine}'s: only its recipe was compared, not its content"
     return Verdict(
         faults=(*faults, *(f"the run before is of another model: {d}" for d in different)), notes=(note,), lineage=()
@@ -107,7 +109,7 @@ def _faults(recipe: Recipe, found: CheckpointMetadata) -> list[str]:
     if found.model.num_layers < shape.num_layers:
         faults.append(f"a model grows by `colosseum checkpoint expand`, not by a load: {shape.num_layers} layers")
     if "optimizer" in recipe.checkpoint.load:
-        if found.sharded_optimizer != Facts.of(recipe).distributed_optimizer:
+        if found.sharded_optimizer != Facts.of(recipe).sharded_optimizer:
             held = "is" if found.sharded_optimizer else "is not"
             faults.append(f"the checkpoint's optimizer {held} distributed and the recipe's is otherwise")
         if found.dtype != recipe.precision.dtype:

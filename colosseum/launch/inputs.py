@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
+from colosseum.bundle import RECIPE
 from colosseum.errors import Fault, RefusedInput
 from colosseum.recipe.schema import Recipe
 from colosseum.rundir import RunDir, checkpoint_folder, saved_steps
@@ -51,7 +54,7 @@ def missing(recipe: Recipe, runs: Path) -> list[Fault]:
     ]
     if recipe.task.kind == "cpt" and not recipe.data.blend:
         found.append(Fault(path="data.blend", value=[], rule="names no data; a launch needs some"))
-    return found + _checkpoint_faults(recipe.checkpoint.source, runs)
+    return found + _checkpoint_faults(recipe, runs)
 
 
 def _files(recipe: Recipe) -> Iterator[tuple[str, str]]:
@@ -69,7 +72,19 @@ def _is_path(source: str) -> bool:
     return source != "none" and not source.startswith(("run:", "stage:"))
 
 
-def _checkpoint_faults(source: str, runs: Path) -> list[Fault]:
+def no_conversion(writer: str, reader: str) -> str | None:
+    """Why an engine cannot begin from another's checkpoint; None = it is its own."""
+    if writer == reader:
+        return None
+    return (
+        f"engine {reader} does not read engine {writer}'s checkpoints, and no conversion from {writer} to {reader} "
+        "is part of this package: convert it and give its path (docs/guides/engines.md)"
+    )
+
+
+def _checkpoint_faults(recipe: Recipe, runs: Path) -> list[Fault]:
+    source = recipe.checkpoint.source
+
     def fault(rule: str) -> list[Fault]:
         return [Fault(path="checkpoint.from", value=source, rule=rule)]
 
@@ -82,8 +97,14 @@ def _checkpoint_faults(source: str, runs: Path) -> list[Fault]:
         run = RunDir(runs / wanted.run)
         if not run.root.is_dir():
             return fault(f"{runs} holds no such run")
+        if (run.bundle / RECIPE).is_file() and (rule := no_conversion(_engine_of(run), recipe.engine)):
+            return fault(rule)
         return [] if _has_step(run, wanted.step) else fault(_no_step(run, wanted.step))
     return [] if Path(source).is_dir() else fault("does not exist")
+
+
+def _engine_of(run: RunDir) -> str:
+    return str(yaml.safe_load((run.bundle / RECIPE).read_text())["engine"])
 
 
 def _has_step(run: RunDir, step: int | None) -> bool:

@@ -95,6 +95,16 @@ class Facts:
             return choice
         return None if self.sharded_ranks is None else self.sharded_ranks > 1
 
+    @property
+    def sharded_optimizer(self) -> bool | None:
+        """Whether engine mcore keeps the distributed optimizer's states: also where there is one rank to share among.
+
+        On one rank it computes the same, and what it saves can be read on any number of them.
+        """
+        if self.sharded_ranks == 1:
+            return True
+        return self.distributed_optimizer
+
 
 Rule = Callable[[Facts], Iterator[Finding]]
 

@@ -11,17 +11,14 @@ from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 
+from colosseum.recipe.rules_base import Facts
 from colosseum.recipe.schema import Recipe
 from colosseum.runtime.model import DTYPES
 
 
 def is_sharded(recipe: Recipe) -> bool:
-    """Whether the distributed optimizer is used: where the recipe says so, and where there is nothing to share.
-
-    On one data-parallel rank it computes the same, and what it saves can be read on any number of them.
-    """
-    par = recipe.parallelism
-    return bool(recipe.optimizer.distributed) or recipe.resources.gpus == int(par.tp) * int(par.pp)
+    """Whether the distributed optimizer is used (`Facts.sharded_optimizer`)."""
+    return bool(Facts.of(recipe).sharded_optimizer)
 
 
 def wrap(recipe: Recipe, config: Any, chunks: list[Any]) -> list[Any]:

@@ -123,7 +123,7 @@ def _save(run: RunDir, recipe: Recipe, step: int = 20, **fields: Any) -> None:
         "model": ModelShape.of(recipe),
         "dtype": "fp32",
         "fp8": "none",
-        "sharded_optimizer": False,
+        "sharded_optimizer": True,  # as one rank writes it
         "tokens_by_source": {"english": step * 16 * 256},
         "sample_order": "x",
         "recipe_hash": "0" * 64,
@@ -166,7 +166,7 @@ def test_a_gate_lets_the_right_checkpoint_through(tmp_path: Path, parent: tuple[
     [
         ({"step": 15}, (), "of step 15, not of its last step 20"),
         ({"dtype": "bf16"}, (), "the checkpoint is bf16 and the recipe fp32: load weights only"),
-        ({"sharded_optimizer": True}, (), "optimizer is distributed and the recipe's is otherwise"),
+        ({"sharded_optimizer": False}, (), "optimizer is not distributed and the recipe's is otherwise"),
         ({"tokens_by_source": {"english": 1}}, (), "disagree on the tokens of step 20"),
         ({}, ("model.num_layers=6",), "num_layers 4 (the recipe says 6)"),
         ({}, ("model.num_layers=6",), "a model grows by `colosseum checkpoint expand`"),
@@ -191,8 +191,11 @@ def test_a_gate_refuses_what_is_not_finished(tmp_path: Path) -> None:
 
 def test_a_gate_after_a_foreign_engine_goes_by_its_recipe(tmp_path: Path) -> None:
     run, _ = _run(tmp_path, "parent", "engine=megatron-lm", "hardware=h100-sxm")
-    child, _ = _run(tmp_path, "child", "checkpoint.from=run:parent")
-    grown, _ = _run(tmp_path, "grown", "checkpoint.from=run:parent", "model.num_layers=6")
+    same = ("engine=megatron-lm", "hardware=h100-sxm", "checkpoint.from=run:parent", "checkpoint.load=[weights]")
+    child, _ = _run(tmp_path, "child", *same)
+    grown, _ = _run(tmp_path, "grown", *same, "model.num_layers=6")
+    other, _ = _run(tmp_path, "other", "checkpoint.from=run:parent")
+    assert "no conversion from megatron-lm to mcore" in judge(other).faults[-1]
     assert judge(child).faults == ("parent has not reached its last step",)
     _complete(run)
     assert judge(child).passed
@@ -206,3 +209,12 @@ def test_lineage_goes_back_to_the_first_run(tmp_path: Path, parent: tuple[RunDir
     child.gate.write_text(json.dumps({"lineage": [{"run": "parent", "step": 20}]}))
     _save(child, recipe, step=7)
     assert [(a.run, a.step) for a in lineage(child, 7)] == [("parent", 20), ("child", 7)]
+
+
+def test_a_stage_that_changes_the_engine_is_refused_with_the_conversion_that_is_missing(house: Path) -> None:
+    words = "engine=megatron-lm, hardware=h100-sxm, 'checkpoint.load=[weights]'"
+    (house / "c.yaml").write_text(GOOD.replace('"checkpoint.from=stage:a"', f'"checkpoint.from=stage:a", {words}'))
+    with pytest.raises(RefusedInput) as refused:
+        _begin(house)
+    assert "stage b: engine megatron-lm does not read engine mcore's checkpoints" in str(refused.value)
+    assert not list((house / "runs").glob("*/bundle"))
