@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -36,6 +35,12 @@ From = Annotated[
     str | None,
     typer.Option("--from", metavar="RUN", help="Fit site factor and memory offset to a run's metrics instead."),
 ]
+Measured = Annotated[
+    Path | None,
+    typer.Option(
+        "--measured", metavar="FILE", help="Fit what `python -m colosseum.runtime.measure FILE` wrote elsewhere."
+    ),
+]
 HardwareName = Annotated[
     str | None,
     typer.Option("--hardware", metavar="NAME", help="Hardware file. Default: the one that suits the device."),
@@ -51,6 +56,7 @@ Out = Annotated[
 def calibrate(
     only: Only = None,
     source: From = None,
+    measured: Measured = None,
     hardware: HardwareName = None,
     base: Base = None,
     out: Out = None,
@@ -67,11 +73,15 @@ def calibrate(
     begin = None if base is None else read_calibration(base)
     rows: list[dict[str, Any]] = []
     if source is not None:
-        if only is not None or hardware is not None:
-            raise RefusedInput("--from fits a run; --only and --hardware are for measuring")
+        if only is not None or hardware is not None or measured is not None:
+            raise RefusedInput("--from fits a run; --only, --measured and --hardware are for measuring")
         fitted = _from_run(source, runs, begin)
+    elif measured is not None:
+        if only is not None:
+            raise RefusedInput("--measured fits all of its file; --only is for measuring")
+        fitted, rows = _fitted(_read(measured), hardware, begin)
     else:
-        fitted, rows = _measured(_kinds(only), hardware, begin)
+        fitted, rows = _fitted(_measure(_kinds(only)), hardware, begin)
     target = out or Path(f"calibration-{fitted.calibration.hardware}.yaml")
     _write(target, fitted.calibration, rows)
     changed = _changes(fitted.calibration, begin)
@@ -100,25 +110,48 @@ def _kinds(only: str | None) -> list[str]:
     return kinds
 
 
-def _measured(kinds: list[str], name: str | None, base: Calibration | None) -> tuple[Fitted, list[dict[str, Any]]]:
+def _measure(kinds: list[str]) -> Any:
+    from colosseum.errors import EnvironmentFault
     from colosseum.launch.measuring import measure
-    from colosseum.planning.calibration import fit_measurements
+
+    document = measure(kinds, _say)
+    if not document["rows"]:
+        raise EnvironmentFault("nothing was measured: collectives need several GPUs in this machine")
+    return document
+
+
+def _read(path: Path) -> Any:
+    import json
+
+    from colosseum.errors import Fault, RefusedInput
+
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        rule = error.strerror if isinstance(error, OSError) else "is not JSON"
+        raise RefusedInput([Fault(path="--measured", value=str(path), rule=rule or "cannot be read")]) from error
+
+
+def _fitted(measured: Any, name: str | None, base: Calibration | None) -> tuple[Fitted, list[dict[str, Any]]]:
+    import datetime
+
+    from colosseum.planning.calibration import fit_measurements, measurements
     from colosseum.planning.constants import calibration_for
     from colosseum.recipe.load import load
 
-    measured = measure(kinds, _say)
-    device = str(measured.get("device", "cpu"))
-    name = name or _hardware_of(device)
+    found = measurements(measured)
+    name = name or _hardware_of(found.device)
     loaded = load("generic", [f"hardware={name}", *(_CPU_WORDS if name == "cpu" else ())])
-    today = datetime.datetime.now(datetime.UTC).date()
+    begin = base or calibration_for(name)
+    day = datetime.datetime.fromtimestamp(found.time_unix_s, datetime.UTC).date()
     fitted = fit_measurements(
-        measured,
+        found,
         loaded.recipe.hardware,
-        base or calibration_for(name),
+        begin,
         name=f"{name}-measured",
-        source=f"colosseum calibrate on {device}, torch {measured.get('torch')}, {today}",
+        source=f"colosseum calibrate on {found.device}, torch {found.torch}, {day}; the rest from {begin.name}",
     )
-    return fitted, measured["rows"]
+    return fitted, [dict(row) for row in found.rows]
 
 
 def _hardware_of(device: str) -> str:
@@ -129,21 +162,11 @@ def _hardware_of(device: str) -> str:
     """
     from colosseum.errors import Fault, RefusedInput
 
-    known = {
-        "H200": "h200-sxm",
-        "H100": "h100-sxm",
-        "GB200": "gb200",
-        "B200": "b200",
-        "A100": "a100-80g",
-        "L40S": "l40s",
-    }
-    for word, name in known.items():
+    for word, name in _DEVICES.items():
         if word in device:
             return name
-    if device == "cpu":
-        return "cpu"
     rule = f"no shipped hardware file suits {device}"
-    raise RefusedInput([Fault(path="--hardware", value=None, rule=rule, nearest=tuple(known.values()))])
+    raise RefusedInput([Fault(path="--hardware", value=None, rule=rule, nearest=tuple(_DEVICES.values()))])
 
 
 def _from_run(source: str, runs: Path | None, base: Calibration | None) -> Fitted:

@@ -5,6 +5,7 @@ What was not measured stays as it is in the calibration that one begins from.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from colosseum.errors import RefusedInput
+from colosseum.errors import Fault, RefusedInput
 from colosseum.planning.constants import Calibration, Constants
 from colosseum.planning.cost import attention_time, gemm_time
 from colosseum.planning.flops import Array
@@ -24,6 +25,15 @@ WARM_UP_STEPS = 5
 """Steps at the start of a run that compile, allocate and fill caches."""
 MIN_STEPS = 10
 Rows = Sequence[Mapping[str, Any]]
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "gemm": ("m", "n", "k", "time_s"),
+    "attention": ("sequences", "seq_length", "heads", "head_dim", "forward_s", "backward_s"),
+    "copy": ("bytes", "time_s"),
+    "norm": ("rows", "hidden", "forward_s", "backward_s"),
+    "all_gather": ("ranks", "bytes", "time_s"),
+    "reduce_scatter": ("ranks", "bytes", "time_s"),
+}
+"""Kind of row -> the figures it must have, all above zero."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,17 +45,53 @@ class Fitted:
     """Kind of measurement -> median relative error of the fitted formula."""
 
 
-def fit_measurements(document: Any, hardware: Hardware, base: Calibration, *, name: str, source: str) -> Fitted:
-    """Constants from the rows that ``runtime.measure`` wrote.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurements:
+    """What ``runtime.measure`` wrote, checked."""
+
+    device: str
+    torch: str
+    time_unix_s: float
+    rows: Rows
+
+
+def measurements(document: Any) -> Measurements:
+    """A checked document of ``runtime.measure``; it may come from another machine.
 
     Raises:
-        RefusedInput: the document is none of ours.
+        RefusedInput: the document is none of ours, a row lacks a figure, or a time is not above zero.
     """
     if not isinstance(document, Mapping) or document.get("schema") != MEASUREMENTS_SCHEMA:
-        raise RefusedInput(f"a measurement says schema: {MEASUREMENTS_SCHEMA}")
-    rows: Rows = document["rows"]
-    if any(value <= 0 for row in rows for key, value in row.items() if key.endswith("_s")):
-        raise RefusedInput("a measured time is not above zero: the machine is too busy to be measured, try again")
+        raise RefusedInput(f"a file of measurements says schema: {MEASUREMENTS_SCHEMA}")
+    rows = document.get("rows")
+    if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
+        raise RefusedInput("a file of measurements has rows, each of them a mapping")
+    faults = [fault for i, row in enumerate(rows) for fault in _row_faults(f"rows[{i}]", row)]
+    when = document.get("time_unix_s")
+    if isinstance(when, bool) or not isinstance(when, int | float) or not 0 <= when < 1e11:
+        faults.append(Fault(path="time_unix_s", value=when, rule="must be seconds since 1970"))
+    if faults:
+        raise RefusedInput(faults)
+    device, torch = str(document.get("device", "")), str(document.get("torch", ""))
+    return Measurements(device=device, torch=torch, time_unix_s=float(document["time_unix_s"]), rows=rows)
+
+
+def _row_faults(path: str, row: Mapping[str, Any]) -> list[Fault]:
+    kind = row.get("kind")
+    if not isinstance(kind, str) or kind not in COLUMNS:
+        return [Fault(path=f"{path}.kind", value=kind, rule="nothing of that name is measured", nearest=tuple(COLUMNS))]
+    faults = []
+    for name in COLUMNS[kind]:
+        value = row.get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+            busy = ": the machine was too busy to be measured, try again" if name.endswith("_s") else ""
+            faults.append(Fault(path=f"{path}.{name}", value=value, rule=f"must be above zero{busy}"))
+    return faults
+
+
+def fit_measurements(found: Measurements, hardware: Hardware, base: Calibration, *, name: str, source: str) -> Fitted:
+    """Constants from measured times; those of what was not measured are the base's."""
+    rows = found.rows
     changes: dict[str, float] = {}
     errors: dict[str, float] = {}
     _fit_memory(rows, hardware, changes)

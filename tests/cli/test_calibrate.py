@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from colosseum.planning.constants import read_calibration
+from colosseum.planning.constants import calibration_for, read_calibration
 from tests.cli.conftest import Cli
 
 
@@ -29,8 +29,27 @@ def test_this_machine_is_measured_and_the_file_serves_a_plan(
     assert json.loads(plan.out)["calibration"] == {"name": "cpu-measured", "hash": said["hash"]}
 
 
+def test_measurements_of_another_machine_are_fitted_here(cli: Cli, tmp_path: Path) -> None:
+    """What ships for the H200 is what this command makes of its measurements."""
+    file = Path(__file__).parents[1] / "validation" / "h200_measurements.json"
+    base = tmp_path / "base.yaml"
+    base.write_text(json.dumps(calibration_for("h100-sxm").as_data()))
+    done = cli("calibrate", "--measured", str(file), "--base", str(base), "--json")
+    assert done.code == 0, done.err
+    said = json.loads(done.out)
+    assert said["file"] == "calibration-h200-sxm.yaml"
+    assert said["hash"] == calibration_for("h200-sxm").hash
+
+
 @pytest.mark.parametrize(
-    "words", [("--only", "gems"), ("--from", "nothing"), ("--from", "x", "--only", "gemm"), ("--base", "missing.yaml")]
+    "words",
+    [
+        ("--only", "gems"),
+        ("--from", "nothing"),
+        ("--from", "x", "--only", "gemm"),
+        ("--measured", "missing.json"),
+        ("--base", "missing.yaml"),
+    ],
 )
 def test_what_cannot_be_calibrated_is_refused(cli: Cli, tmp_path: Path, words: tuple[str, ...]) -> None:
     done = cli("calibrate", *words)
