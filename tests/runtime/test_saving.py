@@ -21,7 +21,9 @@ def test_a_fork_with_larger_steps_goes_on_at_its_place_in_the_schedule(data: Pat
     expected = rates(tmp_path / "base")
     # Warm-up and decay are said in steps: twice the samples a step change nothing.
     assert rates(tmp_path / "larger") == {step: expected[step] for step in range(tiny.HALF + 1, tiny.STEPS + 1)}
-    assert expected[tiny.STEPS] == base.optimizer.min_lr
+    assert expected[1] == 0.0, "the rate that the first step of a warm-up is made with"
+    assert max(expected.values()) == expected[3] == base.optimizer.lr
+    assert base.optimizer.min_lr < expected[tiny.STEPS] < expected[tiny.HALF]
     taken = [row["consumed_samples"] for row in latest_rows(RunDir(tmp_path / "larger").metrics, "train")]
     assert taken == [tiny.HALF * tiny.GBS + n * 2 * tiny.GBS for n in range(1, tiny.STEPS - tiny.HALF + 1)]
 

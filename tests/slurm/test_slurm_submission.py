@@ -90,7 +90,9 @@ def test_slurm_gets_every_text_literally(slurm: DevSlurm, tmp_path: Path) -> Non
         "PYXIS_STUB_CONTAINER_WORKDIR": NASTY,
         "PYXIS_STUB_CONTAINER_MOUNTS": mounts,
     }
-    (known,) = json.loads(slurm.run("squeue", "--json", "--states=all", f"--jobs={job}").stdout)["jobs"]
+    # squeue 22.05 prints all jobs with --json, whatever --jobs says.
+    jobs = json.loads(slurm.run("squeue", "--json", "--states=all", f"--jobs={job}").stdout)["jobs"]
+    (known,) = [one for one in jobs if str(one["job_id"]) == str(job)]
     assert known["comment"] == NASTY
     assert not list(tmp_path.rglob("pwned"))
 
