@@ -65,10 +65,11 @@ def main(bundle_folder: Path, stop: StopSignal) -> int:
     try:
         if place.rank == 0:
             attempt.room.write_bytes(bytes(ROOM_BYTES))
-        recipe = read_bundle(bundle_folder).recipe
+        bundle = read_bundle(bundle_folder)
+        recipe = bundle.recipe
         _check_ranks(recipe, place)
         parallel.start(recipe, place, 2 * _hang_timeout_s(recipe))
-        stopped = train(job, recipe, stop)
+        stopped = train(job, recipe, stop, predicted_step_s=bundle.plan.step_time_s)
         dist.destroy_process_group()
     except Exception as error:
         verdict = judge(error)
@@ -84,8 +85,12 @@ def main(bundle_folder: Path, stop: StopSignal) -> int:
     return job.end("completed", retry=False, reason=f"step {job.step} of {job.step}")
 
 
-def train(job: Job, recipe: Recipe, stop: StopSignal) -> bool:
-    """Builds everything in the groups that are formed, and trains; True if asked to stop before the last step."""
+def train(job: Job, recipe: Recipe, stop: StopSignal, *, predicted_step_s: float | None = None) -> bool:
+    """Builds everything in the groups that are formed, and trains; True if asked to stop before the last step.
+
+    Args:
+        predicted_step_s: of the plan, to stand beside what is measured.
+    """
     writer = MetricsWriter(job.run, job.number, tensorboard=True) if job.place.rank == 0 else None
     total_steps = Facts.of(recipe).total_steps or 0
     training = _build(recipe, total_steps)
@@ -109,6 +114,7 @@ def train(job: Job, recipe: Recipe, stop: StopSignal) -> bool:
                 stop=stop,
                 watchdog=watchdog,
                 writer=writer,
+                predicted_step_s=predicted_step_s,
             )
         )
     finally:

@@ -40,6 +40,7 @@ class Loop:
     watchdog: Watchdog
     writer: MetricsWriter | None
     """On rank 0."""
+    predicted_step_s: float | None = None
 
     @property
     def recipe(self) -> Recipe:
@@ -182,6 +183,7 @@ def _log(loop: Loop, loss: float, grad_norm: float, skipped: bool, facts: StepFa
         consumed_samples=state.consumed_samples,
         consumed_tokens=state.consumed_tokens,
         step_time_s=facts.step_s,
+        predicted_step_time_s=loop.predicted_step_s,
         data_time_s=facts.data_s,
         forward_backward_time_s=facts.forward_backward_s,
         optimizer_time_s=facts.optimizer_s,

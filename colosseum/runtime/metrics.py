@@ -27,14 +27,19 @@ class MetricsWriter:
             from torch.utils.tensorboard.writer import SummaryWriter
 
             self._board = SummaryWriter(str(run.tensorboard), flush_secs=30)
+        self._wandb = _wandb_run(run)
 
     def row(self, kind: Kind, step: int, **fields: Any) -> dict[str, Any]:
         """Appends one row of metrics.jsonl; the row."""
         row = {"kind": kind, "step": step, "attempt": self._attempt, "time_unix_s": time.time()}
         row |= {name: _finite(value) for name, value in fields.items()}
         append_line(self._run.metrics, row)
+        shown = {f"{kind}/{name}": fields[name] for name in _SHOWN if _is_figure(fields.get(name))}
         if self._board is not None:
-            self._draw(kind, step, fields)
+            for name, value in shown.items():
+                self._board.add_scalar(name, value, step)
+        if self._wandb is not None and shown:
+            self._wandb.log({**shown, "step": step})
         return row
 
     def event(self, kind: str, step: int, **fields: Any) -> None:
@@ -47,15 +52,27 @@ class MetricsWriter:
         row = {"step": step, "attempt": self._attempt, "consumed_samples": consumed_samples}
         append_line(self._run.ledger, {**row, "tokens_by_source": tokens_by_source})
 
-    def _draw(self, kind: Kind, step: int, fields: dict[str, Any]) -> None:
-        for name in _SHOWN:
-            value = fields.get(name)
-            if isinstance(value, float) and math.isfinite(value):
-                self._board.add_scalar(f"{kind}/{name}", value, step)
-
     def close(self) -> None:
         if self._board is not None:
             self._board.close()
+        if self._wandb is not None:
+            self._wandb.finish()
+
+
+def _wandb_run(run: RunDir) -> Any:
+    """A Weights & Biases run where WANDB_PROJECT asks for one and the package is there; all attempts are one run.
+
+    Its key comes from the environment or the user's netrc, as the package reads it; nothing of it is kept here.
+    """
+    if not os.environ.get("WANDB_PROJECT") or not importlib.util.find_spec("wandb"):
+        return None
+    import wandb
+
+    return wandb.init(id=run.root.name, name=run.root.name, dir=str(run.root), resume="allow")
+
+
+def _is_figure(value: Any) -> bool:
+    return isinstance(value, float) and math.isfinite(value)
 
 
 def _finite(value: Any) -> Any:

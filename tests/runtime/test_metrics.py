@@ -7,6 +7,8 @@ import math
 import multiprocessing
 from pathlib import Path
 
+import pytest
+
 from colosseum.monitor.progress import progress_line
 from colosseum.rundir import RunDir, latest_rows, read_lines
 from colosseum.runtime.metrics import MetricsWriter
@@ -70,3 +72,13 @@ def test_progress_lines(tmp_path: Path) -> None:
     assert "loss" not in progress_line(writer.row("train", 14, loss=math.nan, skipped=False)), "no figure, no word"
     assert progress_line(writer.row("save", 12, time_s=1.5, bytes=3 * 2**20)).startswith("step     12  saved  ")
     assert progress_line({"kind": "else"}) == ""
+
+
+def test_weights_and_biases_is_asked_for_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb", reason="the package is optional: scripts/test does not install it")
+    monkeypatch.setenv("WANDB_PROJECT", "tests")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    writer = MetricsWriter(RunDir(tmp_path), 0, tensorboard=False)
+    writer.row("train", 1, loss=2.5)
+    writer.close()
+    assert list((tmp_path / "wandb").glob("offline-run-*/*.wandb"))
