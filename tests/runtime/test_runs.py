@@ -188,11 +188,12 @@ def test_a_killed_run_comes_back_bit_for_bit(never_stopped: Ended, place: Place,
 
 
 @pytest.mark.long
-def test_ten_kills(place: Place, data: Path) -> None:
+@pytest.mark.parametrize("seed", [4, 5])
+def test_ten_kills(place: Place, data: Path, seed: int) -> None:
     recipe = on_two_ranks(place, data, 50, {"every_steps": 1, "keep_last": 3})
     whole = place.train(recipe)
     assert whole.code == 0, whole.err
-    killed_again_and_again(place, recipe, losses(whole.run.root), kills=10, seed=4)
+    killed_again_and_again(place, recipe, losses(whole.run.root), kills=10, seed=seed)
 
 
 def test_a_half_written_checkpoint_is_set_aside(finished: RunDir, place: Place) -> None:
