@@ -22,8 +22,10 @@ def _group() -> None:
 def verify(folder: Folder, as_json: Json = False) -> None:
     """Prove that a bundle is as it was written: no file changed, added or missing."""
     from colosseum.bundle import verify_bundle
-    from colosseum.errors import RunFailed
+    from colosseum.errors import RefusedInput, RunFailed
 
+    if not folder.is_dir():
+        raise RefusedInput(f"{folder}: no such folder")
     problems = verify_bundle(folder)
     if as_json:
         document({"schema": "colosseum.bundle/1", "bundle": str(folder), "sound": not problems, "problems": problems})

@@ -82,8 +82,9 @@ def validate(words: RecipeWords, cluster: Cluster = None, as_json: Json = False)
     with placing(loaded.origins):
         if faults := engine.faults(recipe):
             raise RefusedInput(faults)
-    warn([*loaded.warnings, *engine.notes(recipe)])
+    warnings = [*loaded.warnings, *engine.notes(recipe)]
+    warn(warnings)
     if as_json:
-        document({"schema": "colosseum.validation/1", "name": name, "valid": True, "warnings": list(loaded.warnings)})
+        document({"schema": "colosseum.validation/1", "name": name, "valid": True, "warnings": warnings})
         return
     stdout().print(f"{name} is valid", markup=False)

@@ -43,6 +43,7 @@ from colosseum.recipe.schema import Recipe
 __all__ = ["Loaded", "Setting", "cluster_names", "describe_recipe", "load", "shipped_recipes"]
 
 MAX_FILES = 100
+CLUSTER_VARIABLE = "COLOSSEUM_CLUSTER"
 _PRIMARY = "_recipe_"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(?:/[A-Za-z0-9_][A-Za-z0-9._-]*)*")
 
@@ -73,11 +74,12 @@ def load(name: str, overrides: Sequence[str] = (), *, cluster: str | None = None
     if cluster is not None and chosen is not None and cluster != chosen:
         faults.append(Fault(path="cluster", value=chosen, rule=f"--cluster says {cluster}", where=COMMAND_LINE))
     choices = dict(words.choices)
-    wanted = chosen or cluster or os.environ.get("COLOSSEUM_CLUSTER")
-    if wanted:
+    places = dict.fromkeys(choices, COMMAND_LINE)
+    if wanted := chosen or cluster or os.environ.get(CLUSTER_VARIABLE):
         choices["cluster"] = wanted
+        places["cluster"] = COMMAND_LINE if chosen or cluster else f"${CLUSTER_VARIABLE}"
     repository = _Repository(_search_path(name), _user_file(name))
-    data, provenance = _compose(repository, _config_name(name, repository), choices, faults)
+    data, provenance = _compose(repository, _config_name(name, repository), choices, places, faults)
     _apply(words, data, provenance, faults)
     faults += [placed(fault, provenance) for fault in resolve_references(data, lambda path: default_of(path, data))]
     recipe = check(data, provenance, faults)
@@ -145,8 +147,9 @@ def _config_name(name: str, repository: _Repository) -> str:
     if repository.primary is not None:
         return _PRIMARY
     if name not in shipped_recipes():
-        rule = "no such recipe; `colosseum recipes` lists them, a file of yours ends in .yaml"
-        raise RefusedInput([Fault(path="", value=name[:200], rule=rule, nearest=nearest(name, shipped_recipes()))])
+        name = name[:200]
+        rule = f"{name!r}: no such recipe; `colosseum recipes` lists them, a file of yours ends in .yaml"
+        raise RefusedInput([Fault(path="", value=name, rule=rule, nearest=nearest(name, shipped_recipes()))])
     return name
 
 
@@ -297,9 +300,9 @@ def _legal_entry(key: str, value: Any) -> bool:
 
 
 def _compose(
-    repository: _Repository, config: str, choices: dict[str, str], faults: list[Fault]
+    repository: _Repository, config: str, choices: dict[str, str], places: Mapping[str, str], faults: list[Fault]
 ) -> tuple[dict[str, Any], Provenance]:
-    """Merge the files of the defaults list in Hydra's order; unknown choices go to ``faults``."""
+    """Merge the files of the defaults list in Hydra's order; unknown choices go to ``faults``, with their places."""
     repository.lenient = True
     known = _defaults_list(repository, config, []).overrides.known_choices
     repository.lenient = False
@@ -310,9 +313,8 @@ def _compose(
         if not _NAME.fullmatch(name) or repository.find(f"{group}/{name}") is None:
             options = repository.get_group_options(group)
             rule = f"no such {group}; there are {', '.join(options)}" if options else f"no such {group}"
-            faults.append(
-                Fault(path=group, value=name[:200], rule=rule, nearest=nearest(name, options), where=COMMAND_LINE)
-            )
+            place = places.get(group, "")
+            faults.append(Fault(path=group, value=name[:200], rule=rule, nearest=nearest(name, options), where=place))
             continue
         kind, key = (OverrideType.CHANGE, group) if group in known else (OverrideType.ADD, f"/{group}")
         picks.append(Override(kind, key, ValueType.ELEMENT, name, input_line=f"{group}={name}"))

@@ -73,8 +73,14 @@ class Provenance:
             self.settings.pop(known, None)
 
     def where(self, path: str) -> str:
-        """Place of a dotted path or of the closest parent that has one; empty for a default."""
-        return self._trace(tuple(path.split(".")))[0]
+        """Place of a dotted path or of the closest parent that has one; empty for a default.
+
+        A section that nobody wrote as such has the place of the first key that made it.
+        """
+        parts = tuple(path.split("."))
+        if where := self._trace(parts)[0]:
+            return where
+        return next((place.where for known, place in self.places.items() if known[: len(parts)] == parts), "")
 
     def _trace(self, path: Path_) -> tuple[str, bool]:
         """Place of the closest path, and whether ``path`` itself still stands: a later leaf above it replaced it."""

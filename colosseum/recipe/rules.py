@@ -45,15 +45,26 @@ def _legal(recipe: Recipe, key: Key, finding: Finding, known: set[Key]) -> list[
     """The best candidates that remove the fault: fewest faults left first, then in the rule's order.
 
     None of them breaks a rule that holds now, unless every candidate does: then more than one field must change.
+    Where a value makes known what the fault had left unknown (dp, say), rules speak that were silent before: what they
+    say is not of its making.
     """
     scored: list[tuple[int, int, object]] = []
+    unknown = _unknown(Facts.of(recipe))
     for value in finding.candidates(MAX_TRIED):
-        left = set(_broken(replaced(recipe, finding.path, value)))
+        changed = replaced(recipe, finding.path, value)
+        left = set(_broken(changed))
         if key not in left:
-            scored.append((len(left - known), len(left), value))
+            silent = unknown - _unknown(Facts.of(changed))
+            scored.append((0 if silent else len(left - known), len(left), value))
     scored.sort(key=lambda score: score[:2])
     fewest = scored[0][0] if scored else 0
     return [value for new, _, value in scored if new == 0 or fewest > 0][:MAX_NEAREST]
+
+
+def _unknown(facts: Facts) -> set[str]:
+    """What the rules that need it pass over."""
+    names = ("dp", "microbatches", "stage_layers", "total_steps")
+    return {name for name in names if getattr(facts, name) is None}
 
 
 def _plain(value: object) -> object:

@@ -16,7 +16,7 @@ def gpus_fill_replicas(facts: Facts) -> Iterator[Finding]:
         return
     unit = facts.replica if res.gpus <= res.gpus_per_node else lcm(facts.replica, res.gpus_per_node)
     parts = f"tp * pp * cp = {facts.tp or 'auto'} * {facts.pp or 'auto'} * {facts.cp or 'auto'}"
-    whole = "" if None in (facts.tp, facts.pp, facts.cp) else f": dp would be {res.gpus / facts.replica:.2f}"
+    whole = "" if None in (facts.tp, facts.pp, facts.cp) else f": dp would be {res.gpus / facts.replica:.6g}"
     yield Finding(
         "resources.gpus",
         f"must be a multiple of {parts} ({facts.replica} GPUs a replica){whole}",

@@ -51,14 +51,14 @@ def read_text(path: Path, shown: str) -> str:
     """
     try:
         if not path.is_file():
-            raise RefusedInput([Fault(path="", value=shown, rule="no such file")])
+            raise RefusedInput([Fault(path="", value=shown, rule=f"{shown}: no such file")])
         with path.open("rb") as stream:
             raw = stream.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise RefusedInput([Fault(path="", value=shown, rule=f"the file cannot be read: {reason}")]) from None
+        raise RefusedInput([Fault(path="", value=shown, rule=f"{shown}: the file cannot be read: {reason}")]) from None
     if len(raw) > MAX_BYTES:
-        raise RefusedInput([Fault(path="", value=shown, rule="a YAML file must not be larger than 1 MB")])
+        raise RefusedInput([Fault(path="", value=shown, rule=f"{shown}: a YAML file must not be larger than 1 MB")])
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

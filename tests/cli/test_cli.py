@@ -66,6 +66,23 @@ def test_validate_tells_every_fault_with_its_place(cli: Cli) -> None:
     assert json.loads(cli("validate", "generic", "--json").out)["valid"] is True
 
 
+def test_every_fault_has_a_name_and_a_place(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that is not there, a section that only a key made, a cluster that the environment chose."""
+    for name in ("debug/sf", "mine.yaml"):
+        assert name in cli("validate", name).said
+    (fault,) = json.loads(cli("validate", "generic", "modle.layers=3", "--json").out)["faults"]
+    assert (fault["path"], fault["nearest"], fault["where"]) == ("modle", ["model"], "command line")
+    (tmp_path / "mine.yaml").write_text("defaults: [generic, _self_]\nmodle:\n  layers: 3\n")
+    (fault,) = json.loads(cli("validate", "mine.yaml", "--json").out)["faults"]
+    assert fault["where"] == "mine.yaml:2"
+    monkeypatch.setenv("COLOSSEUM_CLUSTER", "nowhere")
+    (fault,) = json.loads(cli("show", "generic", "--json").out)["faults"]
+    assert (fault["value"], fault["where"]) == ("nowhere", "$COLOSSEUM_CLUSTER")
+    assert (
+        json.loads(cli("show", "generic", "--cluster", "nowhere", "--json").out)["faults"][0]["where"] == "command line"
+    )
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -85,6 +102,7 @@ def test_validate_tells_every_fault_with_its_place(cli: Cli) -> None:
         ("train", "cpt", "--from", "no-such-run"),
         ("align", "sft", "engine=megatron-lm", "--dry-run", "--cluster", "dgx-h100"),
         ("bundle", "run", "no-such-bundle"),
+        ("bundle", "verify", "no-such-bundle"),
     ],
 )
 def test_refusals_exit_2_and_leave_nothing(cli: Cli, tmp_path: Path, words: tuple[str, ...]) -> None:

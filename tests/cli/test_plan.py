@@ -49,7 +49,7 @@ def test_near_misses_of_an_illegal_count(cli: Cli) -> None:
     """3,072 GPUs are 9.6 replicas of TP8 PP10 CP4; 384 nodes leave 24 idle when 360 are used."""
     done = cli(*SIZE_16K, "--gpus", "3072")
     assert done.code == 2
-    assert "dp would be 9.60" in done.said
+    assert "dp would be 9.6" in done.said
     assert "resources.gpus=2880" in done.out
     assert "24 of them idle" in done.out
     refusal = json.loads(cli(*SIZE_16K, "--gpus", "3072", "--json").out)
