@@ -1,4 +1,4 @@
-"""``colosseum jobs list|status|logs|cancel|requeue|history``: runs that were started, here or on Slurm."""
+"""``colosseum jobs list|status|logs|cancel|requeue|history|sweep``: runs that were started, here or on Slurm."""
 
 from __future__ import annotations
 
@@ -173,6 +173,20 @@ def history(run: Run, cluster: Cluster = None, runs: Runs = None, as_json: Json 
         ended = (a.kind or "left no word").replace("_", " ")
         table.add_row(str(a.number), a.job_id, Text(a.nodes), began, *figures, ended, Text(a.reason))
     _print(table)
+
+
+@app.command()
+def sweep(
+    name: Annotated[str, typer.Argument(metavar="SWEEP", help="The name of a sweep that was begun, or its folder.")],
+    cluster: Cluster = None,
+    runs: Runs = None,
+    as_json: Json = False,
+) -> None:
+    """Compare the runs of a sweep, best first: validation loss, else training loss."""
+    from colosseum.cli.sweep import show
+    from colosseum.launch.sweep import find_sweep
+
+    show(find_sweep(name, _root(runs, cluster)), as_json)
 
 
 def _root(runs: Path | None, cluster: str | None) -> Path:

@@ -19,6 +19,7 @@ from colosseum.launch.request import Continued, NewRun, placing
 from colosseum.launch.sbatch import nodes_and_tasks
 from colosseum.launch.scheduler import Scheduler, Submission, scheduler_of
 from colosseum.launch.shakedown import shakedown_of
+from colosseum.launch.stopwatch import reading
 from colosseum.launch.submit import launch, start
 from colosseum.monitor.progress import progress_line
 from colosseum.recipe.schema import Recipe
@@ -75,6 +76,7 @@ def report(
         "recipe_hash": manifest["recipe_hash"],
         "lineage": manifest.get("lineage"),
     }
+    say_seconds()
     if not isinstance(scheduler, LocalScheduler):
         if as_json:
             document({**result, "outcome": None})
@@ -101,6 +103,12 @@ def report(
         progress.say(f"to continue: {again}")
         raise typer.Exit(EXIT_INTERRUPTED)
     progress.say(f"complete at step {outcome['step'] if outcome else '?'}: {run.root}")
+
+
+def say_seconds() -> None:
+    """With -v: where the seconds went until now."""
+    if (line := reading()) is not None:
+        _to_stderr(line)
 
 
 def _size(run: RunDir, recipe: Recipe) -> str:

@@ -41,6 +41,25 @@ Shakedown = Annotated[
         help="First 20 steps of the job on as few GPUs as hold it, saved and resumed; if they pass, the job.",
     ),
 ]
+Sweep = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--sweep",
+        metavar="KEY=A,B,C",
+        help="One run for each value, as one job array; several --sweep: each with each. `colosseum jobs sweep` "
+        "compares them.",
+    ),
+]
+AtOnce = Annotated[
+    int | None,
+    typer.Option(
+        "--at-once",
+        metavar="K",
+        min=1,
+        help="Runs of a --sweep that go at the same time. Default: all that Slurm has room for; on this machine, 1.",
+    ),
+]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say on stderr where the seconds went.")]
 
 RehearseFirst = Annotated[
     bool,
@@ -72,10 +91,15 @@ def _command(kind: str) -> Callable[..., None]:
         out: Out = None,
         shakedown: Shakedown = False,
         rehearse_first: RehearseFirst = False,
+        sweep: Sweep = None,
+        at_once: AtOnce = None,
+        verbose: Verbose = False,
         runs: Runs = None,
         as_json: Json = False,
     ) -> None:
+        from colosseum.errors import RefusedInput
         from colosseum.launch.request import Request
+        from colosseum.launch.stopwatch import start_reading
 
         recipe, overrides = split_words(words)
         request = Request(
@@ -88,6 +112,16 @@ def _command(kind: str) -> Callable[..., None]:
             cluster=cluster,
             runs=runs,
         )
+        start_reading(verbose)
+        if sweep:
+            if out is not None or shakedown or rehearse_first:
+                raise RefusedInput("--sweep starts many runs: leave out --out, --shakedown and --rehearse-first")
+            from colosseum.cli.sweep import launch_sweep
+
+            launch_sweep(request, sweep, at_once, as_json, dry_run=dry_run)
+            return
+        if at_once is not None:
+            raise RefusedInput("--at-once is for the runs of a --sweep")
         _run(request, dry_run, out, shakedown, rehearse_first, as_json)
 
     return command
@@ -103,10 +137,12 @@ def _run(
 ) -> None:
     from colosseum.errors import RefusedInput
     from colosseum.launch.request import Continued, read
+    from colosseum.launch.stopwatch import part
 
     if out is not None and not dry_run:
         raise RefusedInput("--out keeps the bundle of a --dry-run; a launch keeps its own in the run folder")
-    asked = read(request, Path.cwd())
+    with part("compile"):
+        asked = read(request, Path.cwd())
     if dry_run:
         from colosseum.cli.dry_run import show
 

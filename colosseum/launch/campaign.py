@@ -6,11 +6,9 @@ was submitted stands in campaign.json, written after each submission: running a 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib import resources
 from pathlib import Path
@@ -28,7 +26,7 @@ from colosseum.launch.jobs import LIVE, Job, jobs_of
 from colosseum.launch.ranks import is_complete
 from colosseum.launch.scheduler import JobState
 from colosseum.launch.slurm import SlurmScheduler
-from colosseum.launch.submit import note_submission, prepare, refuse_what_cannot_start, runs_root
+from colosseum.launch.submit import locked, note_submission, prepare, refuse_what_cannot_start, runs_root
 from colosseum.recipe.load import load
 from colosseum.recipe.schema import Name, Recipe, Section, Text
 from colosseum.rundir import RunDir, new_run_id
@@ -147,7 +145,7 @@ def begin(file: CampaignFile, words: Sequence[str], *, cluster: str | None, runs
     """
     root = runs_root(runs, load("generic", cluster=cluster).recipe).resolve()
     folder = root / f"campaign-{file.name}"
-    with _locked(folder):
+    with locked(folder):
         if (folder / "campaign.json").exists():
             known = read(folder)
             _same(known, file, words)
@@ -209,7 +207,7 @@ def submit(campaign: Campaign, *, again: bool) -> tuple[Campaign, list[str]]:
         RefusedInput: Slurm refuses a job, or the campaign's cluster has no queue.
     """
     scheduler = SlurmScheduler()
-    with _locked(campaign.root):
+    with locked(campaign.root):
         campaign = read(campaign.root)
         standing = {status.stage.name: status for status in statuses(campaign)}
         submitted: list[str] = []
@@ -290,7 +288,7 @@ def _stage(
             recipe = _begun_from(recipe, f"run:{runs[source]}")
         compiled = prepare(recipe, base)
         known = [f for f in inputs.missing(compiled.recipe, root) if source is None or f.path != "checkpoint.from"]
-        refuse_what_cannot_start(compiled, known, root, shown=entry.recipe)
+        refuse_what_cannot_start([compiled], known, root, shown=entry.recipe)
     except RefusedInput as refused:
         raise RefusedInput([replace(f, rule=f"stage {entry.name}: {f.rule}") for f in refused.faults]) from refused
     run = new_run_id(recipe.name)
@@ -310,21 +308,6 @@ def _same(known: Campaign, file: CampaignFile, words: Sequence[str]) -> None:
             f"campaign {known.name} was begun with other stages or overrides ({known.root}): give this one another "
             "name; its first stage can begin where an old one ended, with checkpoint.from=run:RUN"
         )
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """One command at a time works on a campaign."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY)
-    except OSError as error:
-        raise EnvironmentFault(f"cannot make {folder}: {error.strerror}; --runs names another place") from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _tuples(value: Any) -> Any:

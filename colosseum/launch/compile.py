@@ -7,6 +7,7 @@ import re
 import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,7 @@ def _manifest(recipe: Recipe, lineage: Lineage | None) -> dict[str, Any]:
     }
 
 
+@cache
 def _versions() -> dict[str, str | None]:
     """Of the packages installed where the bundle is written; in a container the ranks have the image's."""
     found: dict[str, str | None] = {"python": platform.python_version()}
@@ -118,6 +120,7 @@ def _digest(image: str) -> str | None:
     return match[1] if match else None
 
 
+@cache
 def _git() -> dict[str, Any] | None:
     """Commit of the checkout that this package runs from; None for an installed package or without git."""
     root = Path(__file__).resolve().parents[2]

@@ -58,7 +58,7 @@ class Job:
     @property
     def _last(self) -> Attempt | None:
         """The last attempt, if this job made it: one that was cancelled while it waited made none."""
-        if self.attempt is None or self.attempt.job_id.split("_")[0] != self.submission.job_id:
+        if self.attempt is None or self.attempt.job_id != self.submission.job_id:
             return None
         return self.attempt
 

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -141,7 +142,7 @@ class LocalScheduler:
             say: is given sentences about what a signal does.
         """
         child, seen = self._children[job_id], self._offsets[job_id]
-        with _passing_on(child, say) as asked:
+        with _passing_on(lambda: [child], say) as asked:
             while True:
                 ended = child.poll() is not None
                 rows, seen = _new_rows(run, seen)
@@ -150,6 +151,25 @@ class LocalScheduler:
                 if ended:
                     return asked()
                 time.sleep(POLL_S)
+
+    def work_through(self, starts: Sequence[Callable[[], str]], at_once: int, say: Callable[[str], None]) -> bool:
+        """Starts jobs in turn, so many at a time, and waits for the last; True if asked to stop: no more is started.
+
+        Args:
+            starts: each submits a job and returns its id.
+            say: see ``follow``.
+        """
+        waiting, live = deque(starts), list[subprocess.Popen[bytes]]()
+        with _passing_on(lambda: live, say) as asked:
+            while live or (waiting and not asked()):
+                live[:] = [child for child in live if child.poll() is None]
+                while waiting and len(live) < at_once and not asked():
+                    child = self._children[waiting.popleft()()]
+                    if asked():  # while it was being started
+                        child.send_signal(signal.SIGUSR1)
+                    live.append(child)
+                time.sleep(POLL_S)
+            return asked()
 
     def _is_running(self, job_id: str) -> bool:
         if child := self._children.get(job_id):
@@ -164,16 +184,19 @@ class LocalScheduler:
 
 
 @contextmanager
-def _passing_on(child: subprocess.Popen[bytes], say: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
-    """While the block lasts, signals that would end us make the run save and leave; a second one ends it."""
+def _passing_on(
+    children: Callable[[], Sequence[subprocess.Popen[bytes]]], say: Callable[[str], None]
+) -> Iterator[Callable[[], bool]]:
+    """While the block lasts, signals that would end us make the runs save and leave; a second one ends them."""
     received: list[int] = []
 
     def handle(number: int, frame: FrameType | None) -> None:
         received.append(number)
         if len(received) == 1:
             say("asked to stop: the ranks save and leave (again = end them now, unsaved)")
-        if child.poll() is None:
-            child.send_signal(signal.SIGUSR1)
+        for child in children():
+            if child.poll() is None:
+                child.send_signal(signal.SIGUSR1)
 
     before = {number: signal.signal(number, handle) for number in _STOPPING}
     try:

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 from importlib import resources
 
-from colosseum.errors import Fault
+from colosseum.errors import Fault, RefusedInput
 from colosseum.launch import environment
 from colosseum.planning.flops import Shape
 from colosseum.planning.plan import Plan
@@ -70,9 +70,35 @@ def render(recipe: Recipe, plan: Plan, argv: Sequence[str], *, stop_after_step: 
         stop_after_step: the first attempt saves and leaves after this step, and is requeued; 0 = it runs to its end.
     """
     body = resources.files("colosseum.launch").joinpath("job.bash").read_text()
-    lines = ["#!/bin/bash", *_header(recipe), "", *_values(recipe, argv, stop_after_step), ""]
+    lines = ["#!/bin/bash", *_header(recipe, margin_s(recipe)), "", *_values(recipe, argv, stop_after_step), ""]
     lines += [*_settings(recipe, plan), ""]
     return "\n".join(lines) + "\n" + body
+
+
+def render_array(recipes: Sequence[Recipe]) -> str:
+    """The script of a job array whose folder has a link to the run folder of each recipe, named by its index.
+
+    Raises:
+        RefusedInput: one of them asks Slurm for something else than the first.
+    """
+    first = _header(recipes[0], 0)
+    for index, recipe in enumerate(recipes):
+        for ours, its in zip(first, _header(recipe, 0), strict=True):
+            if ours != its:
+                asks = f"point {index} asks for {its.removeprefix('#SBATCH ')} and the first for "
+                rule = f"a sweep is one job array, whose jobs are alike: {asks}{ours.removeprefix('#SBATCH ')}"
+                raise RefusedInput([Fault(path="--sweep", value=None, rule=rule, where="command line")])
+    header = _header(recipes[0], max(map(margin_s, recipes)))
+    output = "#SBATCH --output="
+    header = [f"{output}%a/{line.removeprefix(output)}" if line.startswith(output) else line for line in header]
+    return "\n".join(["#!/bin/bash", *header, "", *_ARRAY, ""])
+
+
+_ARRAY = (
+    "# Every job of the array is a run of its own; its folder is linked here by its index.",
+    'cd -P "$SLURM_ARRAY_TASK_ID" || exit 76',
+    "exec bash bundle/job.sbatch",
+)
 
 
 def margin_s(recipe: Recipe) -> int:
@@ -94,7 +120,7 @@ def checkpoint_bytes(recipe: Recipe) -> float:
     return float(Shape.of(recipe.model, recipe.batch.seq_length).params * (weights + master_and_moments))
 
 
-def _header(recipe: Recipe) -> list[str]:
+def _header(recipe: Recipe, margin: int) -> list[str]:
     slurm, (nodes, per_node) = recipe.cluster.slurm, nodes_and_tasks(recipe)
     gpus = min(recipe.resources.gpus, recipe.resources.gpus_per_node)
     options: list[tuple[str, str | None]] = [
@@ -117,7 +143,7 @@ def _header(recipe: Recipe) -> list[str]:
     options += [
         ("output", "logs/job-%j.out"),
         ("open-mode", "append"),
-        ("signal", f"B:USR1@{margin_s(recipe)}"),
+        ("signal", f"B:USR1@{margin}"),
         ("requeue" if slurm.requeue else "no-requeue", None),
     ]
     for text in slurm.extra:

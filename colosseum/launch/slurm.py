@@ -14,12 +14,14 @@ from pathlib import Path
 from colosseum.errors import EnvironmentFault, RefusedInput, RunFailed
 from colosseum.launch import slurm_json
 from colosseum.launch.scheduler import JobState, Submission
+from colosseum.launch.stopwatch import part
 from colosseum.recipe.schema import Recipe
 from colosseum.rundir import RunDir
 
 # sbatch and its errors when the controller, not the job, is at fault.
 _UNREACHABLE = ("Unable to contact slurm controller", "Socket timed out", "Zero Bytes were transmitted", "fatal:")
 _TIMEOUT_S = 60
+JOB_SCRIPT = "bundle/job.sbatch"
 
 
 def command_environment() -> dict[str, str]:
@@ -30,7 +32,7 @@ def command_environment() -> dict[str, str]:
         for name, value in os.environ.items()
         if name in kept or not name.startswith(("SLURM_", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SINFO_"))
     }
-    return env | {"SLURM_TIME_FORMAT": "standard"}
+    return env | {"SLURM_TIME_FORMAT": "standard", "SLURM_BITSTR_LEN": "0"}  # 0: the indices of an array in full
 
 
 def call(*argv: str, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -71,18 +73,33 @@ class SlurmScheduler:
 
     def check(self, run: RunDir, recipe: Recipe) -> str:
         """``sbatch --test-only``: Slurm's own word on partition, limits and size; it never looks inside the script."""
-        done = call(*_sbatch(run, "--test-only"), env=job_environment())
-        if done.returncode:
-            raise RefusedInput(f"Slurm refuses this job: {_last_line(done.stderr)}{_hint(done.stderr)}")
-        return _last_line(done.stderr)
+        return self._check(_sbatch(run.root, JOB_SCRIPT, "--test-only"))
 
     def submit(self, run: RunDir, *, after: Sequence[str] = ()) -> Submission:
         """``sbatch``, once other jobs have ended well."""
         # Slurm opens the log before the script runs: without the folder the job fails and says nothing.
         run.logs.mkdir(parents=True, exist_ok=True)
-        argv = _sbatch(run, "--parsable", *_after(after))
+        argv = _sbatch(run.root, JOB_SCRIPT, "--parsable", *_after(after))
         job_id = self._submit(argv)
         return Submission(scheduler="slurm", job_id=job_id, argv=tuple(argv), time_unix_s=time.time())
+
+    def submit_array(self, folder: Path, script: str, count: int, at_once: int | None) -> list[Submission]:
+        """One job array of a script in ``folder``, once ``--test-only`` has passed; the submission of each index.
+
+        Args:
+            at_once: so many of its jobs run at the same time (None = as many as there is room for).
+
+        Raises:
+            RefusedInput: it would never start.
+        """
+        array = array_option(count, at_once)
+        self._check(_sbatch(folder, script, "--test-only", array))
+        argv = _sbatch(folder, script, "--parsable", array)
+        job_id, now = self._submit(argv), time.time()
+        return [
+            Submission(scheduler="slurm", job_id=f"{job_id}_{i}", argv=tuple(argv), time_unix_s=now)
+            for i in range(count)
+        ]
 
     def submit_gate(self, run: RunDir, recipe: Recipe, *, after: Sequence[str]) -> str:
         """A job of one process that runs ``launch/gate.py`` in a run folder; its id."""
@@ -99,8 +116,17 @@ class SlurmScheduler:
         return self._submit(["sbatch", "--parsable", *where, *size, *places, *_after(after), f"--wrap={command}"])
 
     @staticmethod
+    def _check(argv: Sequence[str]) -> str:
+        with part("sbatch --test-only"):
+            done = call(*argv, env=job_environment())
+        if done.returncode:
+            raise RefusedInput(f"Slurm refuses this job: {_last_line(done.stderr)}{_hint(done.stderr)}")
+        return _last_line(done.stderr)
+
+    @staticmethod
     def _submit(argv: Sequence[str]) -> str:
-        done = call(*argv, env=job_environment())
+        with part("sbatch"):
+            done = call(*argv, env=job_environment())
         if done.returncode:
             raise RefusedInput(f"Slurm refuses this job: {_last_line(done.stderr)}{_hint(done.stderr)}")
         return done.stdout.strip().split(";")[0]
@@ -147,14 +173,19 @@ class SlurmScheduler:
             raise RunFailed(f"{' '.join(argv)} failed: {_last_line(done.stderr)}")
 
 
+def array_option(count: int, at_once: int | None) -> str:
+    """Indices from 0, of which so many run at the same time (None = as many as there is room for)."""
+    return f"--array=0-{count - 1}" + (f"%{at_once}" if at_once else "")
+
+
 def _after(jobs: Sequence[str]) -> list[str]:
     """Starts once these have ended well; a job that can never start is cancelled, it would wait for ever."""
     return [f"--dependency=afterok:{':'.join(jobs)}", "--kill-on-invalid-dep=yes"] if jobs else []
 
 
-def _sbatch(run: RunDir, *options: str) -> list[str]:
-    root = run.root.resolve()
-    return ["sbatch", f"--chdir={root}", *options, str(root / "bundle" / "job.sbatch")]
+def _sbatch(folder: Path, script: str, *options: str) -> list[str]:
+    root = folder.resolve()
+    return ["sbatch", f"--chdir={root}", *options, str(root / script)]
 
 
 def job_environment() -> dict[str, str]:

@@ -7,7 +7,8 @@ times as ``{"set": true, "infinite": false, "number": N}``.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from colosseum.errors import EnvironmentFault
@@ -55,6 +56,7 @@ WORDS = {
     "AssocMaxJobsLimit": "waits: the account runs as many jobs as it may",
     "QOSMaxGRESPerUser": "waits: your GPUs of this QOS are all in use",
     "QOSGrpGRES": "waits: the QOS's GPUs are all in use",
+    "JobArrayTaskLimit": "waits: as many jobs of its array run as may at once",
     "Reservation": "waits for its reservation to begin",
     "TimeLimit": "reached its time limit",
     "NonZeroExitCode": "ended with an error",
@@ -66,13 +68,40 @@ WORDS = {
 
 
 def queue(text: str) -> dict[str, JobState]:
-    """Jobs of ``squeue --json`` by id."""
-    return {str(job["job_id"]): _of_queue(job) for job in _jobs(text, "squeue")}
+    """Jobs of ``squeue --json`` by id; jobs of an array by ARRAY_INDEX."""
+    return {
+        name: _of_queue(job, name)
+        for job in _jobs(text, "squeue")
+        for name in _names(job, job.get("array_job_id"), job.get("array_task_id"), job.get("array_task_string"))
+    }
 
 
 def accounts(text: str) -> dict[str, JobState]:
-    """Jobs of ``sacct --json`` by id; of one that was requeued, its last start."""
-    return {str(job["job_id"]): _of_accounts(job) for job in _jobs(text, "sacct")}
+    """Jobs of ``sacct --json`` by id, of an array by ARRAY_INDEX; of one that was requeued, its last start."""
+    found = {}
+    for job in _jobs(text, "sacct"):
+        array = job.get("array") or {}
+        for name in _names(job, array.get("job_id"), array.get("task_id"), array.get("task")):
+            found[name] = _of_accounts(job, name)
+    return found
+
+
+def _names(job: Mapping[str, Any], array: Any, index: Any, waiting: Any) -> Iterator[str]:
+    """How commands call a job: its id, or ARRAY_INDEX. Jobs of an array that wait are one row with all their indices.
+
+    Args:
+        waiting: such indices as Slurm writes them, like ``2-5,9,12-20:4%1``.
+    """
+    if not (array_id := _number(array)):
+        yield str(job["job_id"])
+        return
+    if isinstance(index, dict):
+        index = index.get("number") if index.get("set") else None
+    if index is not None:
+        yield f"{int(array_id)}_{index}"
+        return
+    for first, last, step in re.findall(r"(\d+)(?:-(\d+))?(?::(\d+))?(?=[,%]|$)", str(waiting or "").partition("%")[0]):
+        yield from (f"{int(array_id)}_{i}" for i in range(int(first), int(last or first) + 1, int(step or 1)))
 
 
 def _jobs(text: str, command: str) -> list[dict[str, Any]]:
@@ -83,10 +112,10 @@ def _jobs(text: str, command: str) -> list[dict[str, Any]]:
         raise EnvironmentFault(f"{command} --json printed no jobs; is this Slurm older than 21.08?") from error
 
 
-def _of_queue(job: Mapping[str, Any]) -> JobState:
+def _of_queue(job: Mapping[str, Any], name: str) -> JobState:
     state = _state(job.get("job_state"))
     return JobState(
-        job_id=str(job["job_id"]),
+        job_id=name,
         phase=PHASES.get(state, "unknown"),
         detail=_detail(state, job.get("state_reason")),
         restarts=int(_number(job.get("restart_cnt")) or 0),
@@ -96,12 +125,12 @@ def _of_queue(job: Mapping[str, Any]) -> JobState:
     )
 
 
-def _of_accounts(job: Mapping[str, Any]) -> JobState:
+def _of_accounts(job: Mapping[str, Any], name: str) -> JobState:
     states, times = job.get("state") or {}, job.get("time") or {}
     state = _state(states.get("current"))
     nodes = str(job.get("nodes") or "")
     return JobState(
-        job_id=str(job["job_id"]),
+        job_id=name,
         phase=PHASES.get(state, "unknown"),
         detail=_detail(state, states.get("reason")),
         restarts=int(_number(job.get("restart_cnt")) or 0),

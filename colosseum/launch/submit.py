@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from colosseum.errors import EnvironmentFault, Fault, RefusedInput
 from colosseum.launch import inputs, local, local_script
 from colosseum.launch.compile import LOCAL_SCRIPT, Compiled, Lineage, compile_bundle
 from colosseum.launch.scheduler import Scheduler, Submission
+from colosseum.launch.stopwatch import part
 from colosseum.planning.resolve import apply_layout, resolve
 from colosseum.recipe.schema import Recipe
 from colosseum.rundir import RunDir, append_line, new_run_id
@@ -80,39 +83,38 @@ def launch(
     recipe = compiled.recipe
     if sentence := not_yet(recipe):
         raise RefusedInput(sentence)
-    if recipe.cluster.scheduler == "local" and (sentence := local.cannot_run(recipe)):
-        raise RefusedInput(f"{sentence}; try it small: colosseum rehearse {shown}")
-    if not compiled.plan.fits:
-        raise RefusedInput(_too_large(compiled))
-    if faults := inputs.missing(recipe, runs):
-        raise RefusedInput(faults)
+    with part("checks"):
+        refuse_what_cannot_start([compiled], inputs.missing(recipe, runs), runs, shown=shown)
     run = new_run(runs, recipe.name)
     try:
-        write_bundle(run.bundle, compiled.files, compiled.manifest)
+        with part("bundle"):
+            write_bundle(run.bundle, compiled.files, compiled.manifest)
         return run, start(run, recipe, scheduler, after=after)
     except BaseException:
-        _discard(run)
+        discard(run)
         raise
 
 
-def refuse_what_cannot_start(compiled: Compiled, missing: Sequence[Fault], runs: Path, *, shown: str) -> None:
-    """What a launch under ``runs`` would find out too late.
+def refuse_what_cannot_start(compiled: Sequence[Compiled], missing: Sequence[Fault], runs: Path, *, shown: str) -> None:
+    """What a launch of one or several recipes under ``runs`` would find out too late.
 
     Raises:
         RefusedInput: the machine or its memory is too small, or inputs are ``missing``.
         EnvironmentFault: the disk has no room for the checkpoints that are kept.
     """
-    recipe = compiled.recipe
-    if recipe.cluster.scheduler == "local" and (sentence := local.cannot_run(recipe)):
-        raise RefusedInput(f"{sentence}; try it small: colosseum rehearse {shown}")
-    if not compiled.plan.fits:
-        raise RefusedInput(_too_large(compiled))
+    for one in compiled:
+        if one.recipe.cluster.scheduler == "local" and (sentence := local.cannot_run(one.recipe)):
+            raise RefusedInput(f"{sentence}; try it small: colosseum rehearse {shown}")
+        if not one.plan.fits:
+            raise RefusedInput(_too_large(one))
     if missing:
         raise RefusedInput(missing)
-    storage = compiled.plan.storage
-    if storage is not None and (free := _free_bytes(runs)) < storage.disk_bytes:
-        count = "all checkpoints" if storage.kept is None else f"{storage.kept} checkpoints"
-        sizes = f"{count} of {recipe.name} take {format_bytes(storage.disk_bytes)} and {runs} has {format_bytes(free)}"
+    stored = [one.plan.storage for one in compiled if one.plan.storage is not None]
+    needed, free = sum(s.disk_bytes for s in stored), _free_bytes(runs)
+    if needed > free:
+        count = "all checkpoints" if stored[0].kept is None else f"{stored[0].kept} checkpoints"
+        of = compiled[0].recipe.name if len(compiled) == 1 else f"each of {len(compiled)} runs"
+        sizes = f"{count} of {of} take {format_bytes(needed)} and {runs} has {format_bytes(free)}"
         raise EnvironmentFault(f"{sizes} free: keep fewer (checkpoint.keep_last), or name another place with --runs")
 
 
@@ -141,7 +143,7 @@ def replay(bundle: LaunchBundle, scheduler: local.LocalScheduler, runs: Path) ->
             script = local_script.render(recipe, bundle.plan, engine_of(recipe.engine).render(recipe, bundle.plan).argv)
         return run, note_submission(run, scheduler.submit(run, script=script))
     except BaseException:
-        _discard(run)
+        discard(run)
         raise
 
 
@@ -177,10 +179,25 @@ def new_run(runs: Path, name: str) -> RunDir:
             ) from error
 
 
-def _discard(run: RunDir) -> None:
+def discard(run: RunDir) -> None:
     """A run folder that was never submitted."""
     if not run.submissions.exists():
         shutil.rmtree(run.root, ignore_errors=True)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Makes the folder of a campaign or sweep, if need be; one command at a time works on it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise EnvironmentFault(f"cannot make {folder}: {error.strerror}; --runs names another place") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def note_submission(run: RunDir, submission: Submission) -> Submission:

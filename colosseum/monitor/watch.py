@@ -85,6 +85,19 @@ def standing(run: RunDir) -> Standing:
     )
 
 
+def last_val_loss(run: RunDir) -> float | None:
+    """Loss of the newest validation; reads the whole metrics.jsonl, but parses one line."""
+    line = b""
+    with suppress(OSError), run.metrics.open("rb") as file:
+        for line_read in file:
+            if b'"val"' in line_read and line_read.endswith(b"\n"):
+                line = line_read
+    try:
+        return _figure(statistics.fmean, [json.loads(line)], "loss") if line else None
+    except ValueError:
+        return None
+
+
 def last_attempt(run: RunDir) -> Attempt | None:
     """The newest attempt, without its steps."""
     numbers = run.attempt_numbers()

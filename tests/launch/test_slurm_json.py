@@ -99,3 +99,30 @@ def test_no_jobs_in_the_answer(text: str) -> None:
 def test_every_word_is_a_sentence_part() -> None:
     assert all(text[0].islower() and not text.endswith(".") for text in WORDS.values())
     assert set(PHASES.values()) == {"waiting", "running", "completed", "failed", "cancelled"}
+
+
+def test_jobs_of_an_array_are_known_by_their_index() -> None:
+    waiting = {**OLD, "job_id": 8, "array_job_id": 8, "array_task_id": None, "job_state": "PENDING"}
+    waiting |= {"array_task_string": "2-4,7,10-20:5%1", "state_reason": "JobArrayTaskLimit"}
+    old = [waiting, {**OLD, "job_id": 9, "array_job_id": 8, "array_task_id": 0}, {**OLD, "array_job_id": 0}]
+    found = queue(_text(*old))
+    assert sorted(found) == ["7", "8_0", *(f"8_{i}" for i in (10, 15, 2, 20, 3, 4, 7))]
+    assert (found["8_0"].phase, found["8_15"].phase, found["8_15"].job_id) == ("running", "waiting", "8_15")
+    assert found["8_2"].detail == "pending: waits: as many jobs of its array run as may at once"
+
+    def number(value: int) -> dict[str, Any]:
+        return {"set": True, "infinite": False, "number": value}
+
+    unset = {"set": False, "infinite": False, "number": 0}
+    new = [
+        {**waiting, "array_job_id": number(8), "array_task_id": unset},
+        {**NEW, "job_id": 9, "array_job_id": number(8), "array_task_id": number(0)},
+        {**NEW, "array_job_id": number(0), "array_task_id": unset},
+    ]
+    assert queue(_text(*new)) == found
+
+
+def test_accounts_of_an_array() -> None:
+    row = {"job_id": 8, "state": {"current": "COMPLETED"}, "array": {"job_id": 8, "task_id": 3, "task": None}}
+    alone = {"job_id": 7, "state": {"current": "COMPLETED"}, "array": {"job_id": 0, "task_id": None, "task": None}}
+    assert sorted(accounts(_text(row, alone))) == ["7", "8_3"]

@@ -1,0 +1,310 @@
+"""A sweep: runs of one recipe that differ in a few values, submitted as one job array or worked through here.
+
+Every point is loaded, planned and compiled before anything is written. What was begun stands in sweep.json, so that a
+sweep typed twice submits nothing twice. The sweep's folder links the run folders by index: the array script needs no
+path, and Slurm opens each job's log in its own run folder.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import yaml
+
+from colosseum.bundle import read_bundle, to_json, write_bundle
+from colosseum.engines.mcore import not_yet
+from colosseum.errors import Fault, RefusedInput
+from colosseum.launch import inputs, sbatch
+from colosseum.launch.local import LocalScheduler
+from colosseum.launch.ranks import is_complete
+from colosseum.launch.request import NewRun, Request, placing, read
+from colosseum.launch.slurm import SlurmScheduler
+from colosseum.launch.submit import discard, locked, new_run, note_submission, refuse_what_cannot_start, start
+from colosseum.rundir import RunDir
+
+SCHEMA = "colosseum.sweep/1"
+SWEEP, SCRIPT = "sweep.json", "array.sbatch"
+MAX_POINTS = 1000
+"""Slurm's own default for an array is 1001."""
+MAX_TEXT = 10_000
+Values = Mapping[str, str]
+"""Key -> value, as the user wrote it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One run of a sweep that was begun."""
+
+    values: Values
+    run: str
+    """Its run folder's name."""
+    recipe_hash: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """A sweep's folder; the run folders stand beside it."""
+
+    root: Path
+    name: str
+    points: tuple[Point, ...]
+    at_once: int | None
+    job: str | None = None
+    """The array's id; None = not submitted, or of this machine."""
+
+    def run_of(self, point: Point) -> RunDir:
+        return RunDir(self.root.parent / point.run)
+
+    def write(self) -> None:
+        """Replaces sweep.json at once."""
+        temporary = self.root / f".sweep-{os.getpid()}"
+        data = {"name": self.name, "at_once": self.at_once, "job": self.job}
+        temporary.write_bytes(to_json({"schema": SCHEMA, **data, "points": [asdict(point) for point in self.points]}))
+        temporary.replace(self.root / SWEEP)
+
+
+def axis(word: str) -> tuple[str, tuple[str, ...]]:
+    """``KEY=a,b,c`` as the key and its values, each a YAML flow value: a comma inside brackets divides nothing.
+
+    Raises:
+        RefusedInput: it is none, the values are fewer than two, or the key may not differ between points.
+    """
+    key, _, text = word.partition("=")
+    key = key.strip().lstrip("+")
+
+    def refused(rule: str) -> RefusedInput:
+        return RefusedInput([Fault(path="--sweep", value=word[:200], rule=rule, where="command line")])
+
+    try:
+        items = yaml.compose(f"[{text}]", Loader=yaml.SafeLoader) if len(text) <= MAX_TEXT else None
+    except (yaml.YAMLError, RecursionError):
+        items = None
+    if not key or not isinstance(items, yaml.SequenceNode) or not items.flow_style:
+        raise refused("a sweep is written KEY=a,b,c, each value as it would stand in KEY=VALUE")
+    if len(items.value) < 2:
+        raise refused("a sweep has two values or more")
+    if key == "name" or key.partition(".")[0] == "cluster":
+        raise refused("the points of a sweep share their name and their cluster")
+    return key, tuple(f"[{text}]"[node.start_mark.index : node.end_mark.index] for node in items.value)
+
+
+def points_of(request: Request, words: Sequence[str], base: Path) -> list[tuple[Values, NewRun]]:
+    """The compiled runs of a sweep: each value of the first ``--sweep`` with each of the second, and so on.
+
+    Raises:
+        RefusedInput: with the faults of every point; a fault that all points share comes once.
+    """
+    axes = [axis(word) for word in words]
+    keys = [key for key, _ in axes]
+    count = 1
+    for _, texts in axes:
+        count *= len(texts)
+    if len(set(keys)) < len(keys) or count > MAX_POINTS:
+        rule = f"gives {count:,} points, of at most {MAX_POINTS:,}" if count > MAX_POINTS else "names a key twice"
+        raise RefusedInput([Fault(path="--sweep", value=list(words), rule=rule, where="command line")])
+    combinations = [dict(zip(keys, texts, strict=True)) for texts in itertools.product(*(t for _, t in axes))]
+    found: list[tuple[Values, NewRun]] = []
+    faults: list[tuple[Values, Fault]] = []
+    for values in combinations:
+        point_words = tuple(f"{key}={text}" for key, text in values.items())
+        try:
+            asked = read(replace(request, overrides=(*request.overrides, *point_words)), base)
+        except RefusedInput as refused:
+            faults += [(values, fault) for fault in refused.faults]
+            continue
+        if not isinstance(asked, NewRun):
+            raise TypeError("a run with overrides is a new one")
+        found.append((values, asked))
+    if faults:
+        raise RefusedInput(_of_points(faults, len(combinations)))
+    _refuse_twins(found)
+    return found
+
+
+def begin(points: Sequence[tuple[Values, NewRun]], at_once: int | None) -> Sweep:
+    """Makes the run folders; an earlier begin of the same sweep is taken up.
+
+    Raises:
+        RefusedInput: a point could not start, or a sweep of this name has other points.
+        EnvironmentFault: a folder cannot be made, or the disk has no room for what all runs keep.
+    """
+    first = points[0][1]
+    name, root = first.compiled.recipe.name, first.runs.resolve()
+    hashes = [asked.compiled.manifest["recipe_hash"] for _, asked in points]
+    folder = root / f"sweep-{name}"
+    if known := _known(folder, hashes):
+        return known
+    script = _checked(points, root)
+    with locked(folder):
+        if known := _known(folder, hashes):
+            return known
+        made: list[RunDir] = []
+        try:
+            for index, (_, asked) in enumerate(points):
+                run = new_run(root, f"{name}-{index}")
+                made.append(run)
+                run.logs.mkdir()
+                write_bundle(run.bundle, asked.compiled.files, asked.compiled.manifest)
+                (folder / str(index)).symlink_to(Path("..") / run.root.name)
+            if script:
+                (folder / SCRIPT).write_text(script)
+            rows = zip(points, made, hashes, strict=True)
+            found = tuple(Point(values=v, run=run.root.name, recipe_hash=digest) for (v, _), run, digest in rows)
+            sweep = Sweep(root=folder, name=name, points=found, at_once=at_once)
+            sweep.write()
+        except BaseException:
+            _discard_all(folder, made)
+            raise
+    return sweep
+
+
+def submit(sweep: Sweep) -> tuple[Sweep, bool]:
+    """Submits the array, unless it was; the sweep after it, and whether it was submitted now.
+
+    Raises:
+        RefusedInput: Slurm refuses it; then nothing of the sweep is left.
+    """
+    with locked(sweep.root):
+        sweep = read_sweep(sweep.root)
+        if sweep.job is not None:
+            return sweep, False
+        runs = [sweep.run_of(point) for point in sweep.points]
+        try:
+            submissions = SlurmScheduler().submit_array(sweep.root, SCRIPT, len(runs), sweep.at_once)
+        except BaseException:
+            _discard_all(sweep.root, runs)
+            raise
+        sweep = replace(sweep, job=submissions[0].job_id.partition("_")[0])
+        sweep.write()
+        for run, submission in zip(runs, submissions, strict=True):
+            note_submission(run, submission)
+        return sweep, True
+
+
+def run_here(sweep: Sweep, scheduler: LocalScheduler, say: Callable[[str], None]) -> bool:
+    """Runs what is not complete yet, on this machine; True if asked to stop before the end.
+
+    Args:
+        say: is given a sentence at each start.
+    """
+
+    def start_one(index: int, point: Point) -> str:
+        run = sweep.run_of(point)
+        say(f"point {index}, {words_of(point.values)}: {run.root}")
+        return start(run, read_bundle(run.bundle).recipe, scheduler).job_id
+
+    waiting = [(i, p) for i, p in enumerate(sweep.points) if not is_complete(sweep.run_of(p))]
+    starts = [partial(start_one, index, point) for index, point in waiting]
+    return scheduler.work_through(starts, sweep.at_once or 1, say)
+
+
+def read_sweep(folder: Path) -> Sweep:
+    """A sweep that was begun.
+
+    Raises:
+        RefusedInput: there is none in the folder.
+    """
+    try:
+        data = json.loads((folder / SWEEP).read_text())
+        points = tuple(Point(**row) for row in data["points"])
+        return Sweep(root=folder, name=data["name"], points=points, at_once=data["at_once"], job=data["job"])
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise RefusedInput(f"{folder} holds no sweep that was begun") from error
+
+
+def find_sweep(name: str, runs: Path) -> Sweep:
+    """A sweep by its name under ``runs``, or by its folder.
+
+    Raises:
+        RefusedInput: there is none.
+    """
+    for folder in (runs / f"sweep-{name}", Path(name)):
+        if (folder / SWEEP).is_file():
+            return read_sweep(folder.resolve())
+    near = sorted(p.parent.name.removeprefix("sweep-") for p in runs.glob(f"sweep-*/{SWEEP}"))
+    rule = f"no such sweep under {runs}"
+    raise RefusedInput([Fault(path="SWEEP", value=name, rule=rule, nearest=tuple(near[:3]), where="command line")])
+
+
+def array_script(points: Sequence[tuple[Values, NewRun]]) -> str:
+    """The job array's script; empty for this machine.
+
+    Raises:
+        RefusedInput: the points differ in what they ask Slurm for.
+    """
+    recipes = [asked.compiled.recipe for _, asked in points]
+    return sbatch.render_array(recipes) if recipes[0].cluster.scheduler == "slurm" else ""
+
+
+def words_of(values: Values) -> str:
+    """The values of a point as they were typed."""
+    return " ".join(f"{key}={text}" for key, text in values.items())
+
+
+def _known(folder: Path, hashes: Sequence[str]) -> Sweep | None:
+    """The sweep that was begun in a folder, which must be the one that is asked for."""
+    if not (folder / SWEEP).exists():
+        return None
+    known = read_sweep(folder)
+    if [point.recipe_hash for point in known.points] != list(hashes):
+        raise RefusedInput(
+            f"sweep {known.name} was begun with other points or another recipe ({folder}): give this one a name of its "
+            "own with name=…"
+        )
+    return known
+
+
+def _checked(points: Sequence[tuple[Values, NewRun]], root: Path) -> str:
+    """The array's script, once nothing speaks against a start of any point."""
+    script = array_script(points)
+    missing: list[tuple[Values, Fault]] = []
+    for values, asked in points:
+        if sentence := not_yet(asked.compiled.recipe):
+            raise RefusedInput(sentence)
+        try:
+            with placing(asked.origins):
+                if faults := inputs.missing(asked.compiled.recipe, root):
+                    raise RefusedInput(faults)
+        except RefusedInput as refused:
+            missing += [(values, fault) for fault in refused.faults]
+    first = points[0][1]
+    compiled = [asked.compiled for _, asked in points]
+    refuse_what_cannot_start(compiled, _of_points(missing, len(points)), root, shown=first.shown)
+    return script
+
+
+def _of_points(faults: Sequence[tuple[Values, Fault]], count: int) -> list[Fault]:
+    """Each fault with the point that has it; one that all ``count`` points have, once and as it is."""
+    sentences = [fault.sentence() for _, fault in faults]
+    found: dict[str, Fault] = {}
+    for (values, fault), sentence in zip(faults, sentences, strict=True):
+        if sentences.count(sentence) >= count:
+            found[sentence] = fault
+        else:
+            found[f"{sentence} {values}"] = replace(fault, rule=f"{fault.rule} (at {words_of(values)})")
+    return list(found.values())
+
+
+def _refuse_twins(points: Sequence[tuple[Values, NewRun]]) -> None:
+    """Two points that are the same recipe: a value written twice, or a key that changes nothing."""
+    seen: dict[str, Values] = {}
+    for values, asked in points:
+        digest = asked.compiled.manifest["recipe_hash"]
+        if digest in seen:
+            rule = f"is the same recipe as {words_of(seen[digest])}"
+            raise RefusedInput([Fault(path="--sweep", value=words_of(values), rule=rule, where="command line")])
+        seen[digest] = values
+
+
+def _discard_all(folder: Path, runs: Sequence[RunDir]) -> None:
+    """A sweep of which nothing was submitted."""
+    for run in runs:
+        discard(run)
+    shutil.rmtree(folder, ignore_errors=True)

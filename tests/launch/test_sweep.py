@@ -1,0 +1,234 @@
+"""Sweeps: how they are written, what refuses them, what is made. No job is started."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from colosseum.bundle import read_bundle, verify_bundle
+from colosseum.errors import EnvironmentFault, RefusedInput
+from colosseum.launch.request import NewRun, Request
+from colosseum.launch.sweep import (
+    SCRIPT,
+    Sweep,
+    Values,
+    array_script,
+    axis,
+    begin,
+    find_sweep,
+    points_of,
+    read_sweep,
+    words_of,
+)
+from tests.cli.conftest import DATA
+
+SCRIPT_TEXT = """\
+#!/bin/bash
+#SBATCH --job-name=tune
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=2
+#SBATCH --time=0-00:30:00
+#SBATCH --partition=main
+#SBATCH --output=%a/logs/job-%j.out
+#SBATCH --open-mode=append
+#SBATCH --signal=B:USR1@450
+#SBATCH --requeue
+
+# Every job of the array is a run of its own; its folder is linked here by its index.
+cd -P "$SLURM_ARRAY_TASK_ID" || exit 76
+exec bash bundle/job.sbatch
+"""
+
+
+@pytest.mark.parametrize(
+    ("word", "values"),
+    [
+        ("optimizer.lr=1e-7,3e-7", ("1e-7", "3e-7")),
+        ("+optimizer.lr= 1e-7 , 3e-7 ", ("1e-7", "3e-7")),
+        ("checkpoint.load=[weights],[weights, data]", ("[weights]", "[weights, data]")),
+        (
+            "data.blend=[{path: a, weight: 1}],[{path: b, weight: 1}]",
+            ("[{path: a, weight: 1}]", "[{path: b, weight: 1}]"),
+        ),
+        ("tokenizer.path='a,b',c", ("'a,b'", "c")),
+        ("optimizer=adam-cpt,adam-align", ("adam-cpt", "adam-align")),
+        ("checkpoint.keep_last=null,2", ("null", "2")),
+    ],
+)
+def test_an_axis_is_divided_at_its_outer_commas(word: str, values: tuple[str, ...]) -> None:
+    assert axis(word) == (word.partition("=")[0].lstrip("+"), values)
+
+
+@given(st.lists(st.floats(0, 1).map(str), min_size=2, max_size=20))
+def test_an_axis_keeps_every_value_as_written(texts: list[str]) -> None:
+    assert axis(f"optimizer.lr={','.join(texts)}") == ("optimizer.lr", tuple(texts))
+
+
+@pytest.mark.parametrize(
+    ("word", "rule"),
+    [
+        ("optimizer.lr", "two values or more"),
+        ("optimizer.lr=1e-7", "two values or more"),
+        ("=1,2", "KEY=a,b,c"),
+        ("optimizer.lr=1,,2", "KEY=a,b,c"),
+        ("optimizer.lr=1,2]", "KEY=a,b,c"),
+        ("optimizer.lr=1],[2", "KEY=a,b,c"),
+        ("optimizer.lr=" + "[" * 5000, "KEY=a,b,c"),
+        ("optimizer.lr=" + "1," * 6000, "KEY=a,b,c"),
+        ("name=a,b", "share their name and their cluster"),
+        ("cluster=local,dev-slurm", "share their name and their cluster"),
+        ("cluster.slurm.partition=main,short", "share their name and their cluster"),
+    ],
+)
+def test_a_faulty_axis(word: str, rule: str) -> None:
+    with pytest.raises(RefusedInput) as refused:
+        axis(word)
+    (fault,) = refused.value.faults
+    assert rule in fault.rule
+    assert (fault.path, fault.where) == ("--sweep", "command line")
+
+
+@pytest.fixture
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a recipe's data."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/nonexistent")
+    monkeypatch.delenv("COLOSSEUM_RUNS", raising=False)
+    for name in ("tokens.bin", "tokens.idx", "tokenizer.json"):
+        (tmp_path / name).write_bytes(b"")
+    return tmp_path
+
+
+def _points(house: Path, *sweeps: str, words: tuple[str, ...] = (), cluster: str = "dev-slurm") -> Any:
+    overrides = ("name=tune", *DATA, "optimizer.min_lr=0", *words)
+    request = Request(kind="cpt", recipe="debug/cpt-4k-bf16", overrides=overrides, cluster=cluster, runs=house / "runs")
+    return points_of(request, sweeps, house)
+
+
+def _refusal(house: Path, *sweeps: str, words: tuple[str, ...] = ()) -> list[str]:
+    with pytest.raises(RefusedInput) as refused:
+        begin(_points(house, *sweeps, words=words), None)
+    assert not (house / "runs").exists()
+    return [fault.sentence() for fault in refused.value.faults]
+
+
+def test_several_axes_give_every_combination(house: Path) -> None:
+    points = _points(house, "optimizer.lr=1e-3,1e-4", "batch.gbs=16,32")
+    assert [words_of(values) for values, _ in points] == [
+        f"optimizer.lr={lr} batch.gbs={gbs}" for lr in ("1e-3", "1e-4") for gbs in (16, 32)
+    ]
+    recipes = [asked.compiled.recipe for _, asked in points]
+    assert [(r.optimizer.lr, r.batch.gbs) for r in recipes] == [(1e-3, 16), (1e-3, 32), (1e-4, 16), (1e-4, 32)]
+
+
+def test_one_bad_value_refuses_all_and_is_named(house: Path) -> None:
+    (fault,) = _refusal(house, "optimizer.lr=1e-3,-1,1e-4", words=("optimizer.min_lr=0",))[:1]
+    assert fault.startswith("optimizer.lr = -1: ")
+    assert "(at optimizer.lr=-1)" in fault
+
+
+def test_a_fault_of_all_points_is_told_once(house: Path) -> None:
+    (fault,) = _refusal(house, "optimizer.lr=1e-3,1e-4", words=("batch.gbs=3",))
+    assert fault.startswith("batch.gbs = 3: ")
+    assert "(at " not in fault
+
+
+@pytest.mark.parametrize(
+    ("sweeps", "sentence"),
+    [
+        (("optimizer.lr=1e-3,0.001",), "optimizer.lr=0.001': is the same recipe as optimizer.lr=1e-3"),
+        (("optimizer.lr=1e-3,1e-4", "optimizer.lr=1,2"), "names a key twice"),
+        (("resources.gpus=1,2",), "point 1 asks for --ntasks-per-node=2 and the first for --ntasks-per-node=1"),
+        (("train.seed=" + ",".join(map(str, range(1001))),), "gives 1,001 points, of at most 1,000"),
+        (("tokenizer.path=tokenizer.json,gone.json",), "does not exist (at tokenizer.path=gone.json)"),
+        (("optimizer.learning_rate=1,2",), "optimizer.learning_rate"),
+    ],
+)
+def test_refused_sweeps_leave_nothing(house: Path, sweeps: tuple[str, ...], sentence: str) -> None:
+    assert sentence in " ".join(_refusal(house, *sweeps))
+
+
+def test_a_sweep_without_room_is_refused(house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    points = _points(house, "optimizer.lr=1e-3,1e-4")
+    one = points[0][1].compiled.plan.storage.disk_bytes
+    monkeypatch.setattr("colosseum.launch.submit._free_bytes", lambda folder: int(1.5 * one))
+    with pytest.raises(EnvironmentFault, match="each of 2 runs"):
+        begin(points, None)
+    assert not (house / "runs").exists()
+
+
+def test_the_array_script_holds_no_path_and_is_shellcheck_clean(house: Path) -> None:
+    script = array_script(_points(house, "optimizer.lr=1e-3,1e-4", words=("resources.gpus=2",)))
+    assert script == SCRIPT_TEXT
+    file = house / "array.sbatch"
+    file.write_text(script)
+    shellcheck = Path(sys.executable).parent / "shellcheck"
+    done = subprocess.run([shellcheck, file], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def _begun(house: Path) -> tuple[list[tuple[Values, NewRun]], Sweep]:
+    points = _points(house, "optimizer.lr=1e-3,1e-4")
+    return points, begin(points, 1)
+
+
+def test_every_point_is_a_run_of_its_own(house: Path) -> None:
+    points, sweep = _begun(house)
+    assert (sweep.name, sweep.at_once, sweep.job) == ("tune", 1, None)
+    assert (sweep.root / SCRIPT).read_text() == array_script(points)
+    for index, (point, lr) in enumerate(zip(sweep.points, (1e-3, 1e-4), strict=True)):
+        run = sweep.run_of(point)
+        assert verify_bundle(run.bundle) == []
+        bundle = read_bundle(run.bundle)
+        assert (bundle.recipe.optimizer.lr, bundle.manifest["recipe_hash"]) == (lr, point.recipe_hash)
+        assert point.run.rpartition("-")[0].endswith(f"-tune-{index}")
+        # Slurm opens the log before the script runs.
+        assert (sweep.root / str(index) / "logs").samefile(run.logs)
+        assert run.logs.is_dir()
+
+
+def test_a_sweep_typed_twice_is_the_same_and_another_is_refused(house: Path) -> None:
+    points, sweep = _begun(house)
+    assert begin(points, 1) == sweep == read_sweep(sweep.root) == find_sweep("tune", house / "runs")
+    assert len(list((house / "runs").iterdir())) == 3
+    with pytest.raises(RefusedInput, match="begun with other points"):
+        begin(_points(house, "optimizer.lr=1e-3,1e-5"), 1)
+    with pytest.raises(RefusedInput, match=r"no such sweep.*nearest: tune"):
+        find_sweep("tuna", house / "runs")
+
+
+def test_a_dry_run_shows_points_and_script_and_writes_nothing(
+    house: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from colosseum.cli.main import main
+
+    monkeypatch.chdir(house)
+    command = ["train", "cpt", "--stage", "debug", "--cluster", "dev-slurm", *DATA, "optimizer.min_lr=0", "name=tune"]
+    command += ["--sweep", "optimizer.lr=1e-3,1e-4", "--at-once", "1", "--dry-run"]
+    assert main([*command, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["schema"], answer["sweep"]) == ("colosseum.sweep-dry-run/1", "tune")
+    assert [point["values"] for point in answer["points"]] == [{"optimizer.lr": "1e-3"}, {"optimizer.lr": "1e-4"}]
+    assert answer["script"].endswith(SCRIPT_TEXT.partition("\n\n")[2])
+    assert main(command) == 0
+    assert "# array.sbatch, submitted with --array=0-1%1\n#!/bin/bash" in capsys.readouterr().out
+    for words in (["--shakedown"], ["--rehearse-first"], ["--out", "kept"]):
+        assert main([*command, *words]) == 2
+    assert not (house / "runs").exists()
+    assert not (house / "kept").exists()
+
+
+def test_runs_are_compared_best_first(house: Path) -> None:
+    from colosseum.cli.sweep import Row, best_first
+
+    _, sweep = _begun(house)
+    point = sweep.points[0]
+    losses = [None, 3.0, 2.0, float("nan"), 2.5]
+    rows = [Row(index=i, point=point, job=None, val_loss=loss) for i, loss in enumerate(losses)]
+    assert [row.index for row in best_first(rows)] == [2, 4, 1, 0, 3]
