@@ -192,10 +192,12 @@ def _show_plan(
         table.add_row(*map(Text, (str(index), *values.values(), "yes" if plan.fits else "no", step_time, digest)))
     console = stdout()
     console.print(table)
-    console.out(f"\n# {f'array.sbatch, submitted with {option}' if script else first.script_name + ', point 0'}", highlight=False)
+    what = f"array.sbatch, submitted with {option}" if script else f"{first.script_name} of point 0"
+    console.out(f"\n# {what}", highlight=False)
     console.out((script or first.script).rstrip("\n"), highlight=False)
-    if at := words_of(points[0][0]):
-        console.out(f"\n# the job script of each run: the same command without --sweep and with {at}", highlight=False)
+    if script:
+        at = words_of(points[0][0])
+        console.out(f"\n# the job script of point 0: the same command with {at} instead of --sweep", highlight=False)
 
 
 def _to_stderr(text: str) -> None:
