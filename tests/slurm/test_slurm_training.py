@@ -175,6 +175,59 @@ def _stages(house: Path) -> list[dict[str, Any]]:
     return stages
 
 
+def test_slurm_sweep_is_an_array_whose_points_survive_alone(house: Path, alone: RunDir) -> None:
+    fixed = ("--stage", "debug", "--cluster", "dev-slurm", "name=rates", *SMALL, *PAIR)
+    command = ("train", "cpt", *fixed, "--sweep", "optimizer.lr=2.0e-3,2.5e-4,1e-3", "--at-once", "2")
+    assert "submitted as job array " in colosseum(house, *command)
+    assert "submitted: nothing" in colosseum(house, *command)
+    first, second, third = sorted(_points(house, "rates"), key=lambda point: point["index"])
+    array = first["job_id"].partition("_")[0]
+    assert [point["job_id"] for point in (first, second, third)] == [f"{array}_{i}" for i in range(3)]
+    killed, asked, last = (RunDir(Path(point["run"])) for point in (first, second, third))
+    until(lambda: job_of(last).state.detail == "pending: waits: as many jobs of its array run as may at once")
+    until_step(killed, SAVE_EVERY + 1)
+    os.kill(rank_process(killed, 1), signal.SIGKILL)
+    until_step(asked, SAVE_EVERY + 1)
+    assert "saves, ends and starts again" in colosseum(house, "jobs", "requeue", asked.root.name)
+    for run in (killed, asked, last):
+        assert until_ended(run, ENDS_S).word == "complete", log(run)
+    assert_as_if_nothing_had_happened(killed, alone)  # the first point is the same recipe
+    assert "rank 1 failed on" in log(killed)
+    for run, kind in ((killed, "crash"), (asked, "saved")):
+        before, after = history(run)
+        assert (before.kind, after.kind) == (kind, "completed")
+        assert before.job_id == after.job_id == job_of(run).submission.job_id
+        assert after.from_step >= SAVE_EVERY
+    assert len(history(last)) == 1
+    ranked = _points(house, "rates")
+    assert sorted(point["val_loss"] for point in ranked) == [point["val_loss"] for point in ranked]
+    # The smallest rate learns least in 24 steps.
+    assert (ranked[-1]["values"], ranked[-1]["step"]) == ({"optimizer.lr": "2.5e-4"}, STEPS)
+    assert colosseum(house, "jobs", "sweep", "rates").split()[:2] == ["optimizer.lr", "state"]
+
+
+def test_slurm_is_not_needed_for_a_sweep_of_this_machine(house: Path) -> None:
+    words = ("train.steps=2", "train.val_every_steps=2", "optimizer.warmup_steps=0", "optimizer.min_lr=0")
+    fixed = ("--stage", "debug", "--cluster", "local", "name=here", *SMALL[2:], *words, "resources.gpus=1")
+    command = [COLOSSEUM, "train", "cpt", *fixed, "--sweep", "optimizer.lr=1e-5,1e-2", "--at-once", "2", "--json"]
+    done = subprocess.run(command, cwd=house, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    points = json.loads(done.stdout)["points"]
+    assert [(point["values"], point["state"]) for point in points] == [
+        ({"optimizer.lr": rate}, "complete") for rate in ("1e-2", "1e-5")
+    ]
+    assert points[0]["val_loss"] < points[1]["val_loss"]
+    again = subprocess.run(command, cwd=house, capture_output=True, text=True, timeout=120)
+    assert json.loads(again.stdout)["points"] == points
+    assert "point 0" in done.stderr
+    assert "point 0" not in again.stderr
+
+
+def _points(house: Path, sweep: str) -> list[dict[str, Any]]:
+    points: list[dict[str, Any]] = json.loads(colosseum(house, "jobs", "sweep", sweep, "--json"))["points"]
+    return points
+
+
 @pytest.mark.long
 def test_slurm_shakedown_comes_first(house: Path) -> None:
     full = train(house, "full-job", "--shakedown", "train.steps=2", "optimizer.warmup_steps=0")
