@@ -33,6 +33,8 @@ class About:
     """Which tasks may use context parallelism."""
     container: str
     """A public image that holds it."""
+    image: str
+    """One such image as enroot imports it."""
     reads: str
     """Checkpoints it begins from."""
 

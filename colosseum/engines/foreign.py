@@ -28,6 +28,7 @@ class Command:
     engine: str
     program: str
     home: Mapping[str, str] | None
+    image: str
     arguments: Sequence[str]
     patterns: Mapping[str, Mapping[str, str]]
     scales: Mapping[str, float] = field(default_factory=dict)
@@ -44,6 +45,7 @@ def launch(recipe: Recipe, command: Command, files: Mapping[str, bytes] | None =
         "engine": command.engine,
         "program": command.program,
         "home": command.home,
+        "image": command.image,
         "arguments": list(command.arguments),
         "first": list(command.first),
         "env": {**_deterministic(recipe), **command.env},

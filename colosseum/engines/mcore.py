@@ -25,6 +25,7 @@ class McoreEngine:
         fp8=("delayed", "tensorwise", "blockwise"),
         cp="cpt",
         container="any with this package, e.g. docker/Dockerfile.mcore",
+        image="dockerd://colosseum:mcore",
         reads="its own checkpoints",
     )
 

@@ -53,6 +53,7 @@ class MegatronLmEngine:
         fp8=("delayed", "tensorwise", "blockwise"),
         cp="cpt",
         container="nvcr.io/nvidia/nemo:25.04 (/opt/megatron-lm), or a checkout named by MEGATRON_LM",
+        image="docker://nvcr.io#nvidia/nemo:25.04",
         reads="Megatron-LM's torch_dist checkpoints, weights only",
     )
 
@@ -99,6 +100,7 @@ class MegatronLmEngine:
             engine="Megatron-LM",
             program="pretrain_gpt.py",
             home=HOME,
+            image=self.about.image,
             arguments=list(arguments(recipe)),
             first=list(_first_weights(recipe)),
             patterns=PATTERNS,

@@ -51,6 +51,7 @@ class Nemo1Engine:
         fp8=("delayed",),
         cp="cpt",
         container="nvcr.io/nvidia/nemo:24.07 or later with /opt/NeMo and /opt/NeMo-Aligner, up to NeMo 2.2",
+        image="docker://nvcr.io#nvidia/nemo:25.02",
         reads=".nemo files and folders, weights only",
     )
 
@@ -80,6 +81,7 @@ class Nemo1Engine:
             engine="NeMo 1.x" if cpt else "NeMo-Aligner",
             program=PROGRAMS[recipe.task.kind],
             home=NEMO if cpt else ALIGNER,
+            image=self.about.image,
             arguments=["--config-dir=bundle/engine", f"+{GROUP}={FILE}"],
             patterns=CPT_LOG if cpt else ALIGNER_LOG,
             first_step=0 if cpt else 1,

@@ -36,6 +36,7 @@ class Nemo2Engine:
         fp8=("delayed", "tensorwise", "blockwise"),
         cp="cpt, sft",
         container="nvcr.io/nvidia/nemo:25.04 to 25.11",
+        image="docker://nvcr.io#nvidia/nemo:25.04",
         reads="NeMo 2 checkpoint folders: weights, optimizer",
     )
 
@@ -60,6 +61,7 @@ class Nemo2Engine:
             engine="NeMo 2",
             program="nemo2_start.py",
             home=None,
+            image=self.about.image,
             arguments=(),
             patterns=LOG,
             first_step=0,

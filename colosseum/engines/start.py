@@ -5,6 +5,7 @@ only, Python 3.10 or later, nothing of Colosseum is imported. What it does is sa
 
     program      path of the engine's script, below ``home``; or a path inside the bundle
     home         {variable, default}: the environment variable that names the engine's checkout, and where it else is
+    image        an image that holds the engine, as enroot imports it
     arguments    the script's arguments
     first        more of them, when this run has no checkpoint yet
     env          variables to set unless the environment has them
@@ -45,8 +46,8 @@ def main() -> int:
     attempt = Path(command["names"]["attempts"]) / "{:03d}".format(int(os.environ.get("COLOSSEUM_ATTEMPT", "0")))
     program, problem = find_program(command)
     if problem:
-        if rank == 0:
-            write_outcome(command, attempt, "config_error", False, problem)
+        # Every rank: the first bad exit ends them all, and that need not be rank 0's.
+        write_outcome(command, attempt, "config_error", False, problem, rank=rank)
         sys.stderr.write(problem + "\n")
         return FINAL
     words = [sys.executable, "-u", str(program), *command["arguments"]]
@@ -81,8 +82,10 @@ def find_program(command: dict[str, Any]) -> tuple[Path | None, str]:
     if program.is_file():
         return program, ""
     return None, (
-        "{} is not there: this bundle needs a container that holds {}, or {} set to its checkout "
-        "(cluster file: env.{})".format(program, command["engine"], home["variable"], home["variable"])
+        "{} is not there: this run needs a container that holds {} (cluster file: container.image; to import one: "
+        "enroot import -o nemo.sqsh {}), or {} set to its checkout (cluster file: env.{})".format(
+            program, command["engine"], command["image"], home["variable"], home["variable"]
+        )
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from colosseum.bundle import RECIPE
+from colosseum.engines.left import FINAL_NEMO, left_by
 from colosseum.errors import Fault, RefusedInput
 from colosseum.recipe.schema import Recipe
 from colosseum.rundir import RunDir, checkpoint_folder, saved_steps
@@ -97,23 +98,35 @@ def _checkpoint_faults(recipe: Recipe, runs: Path) -> list[Fault]:
         run = RunDir(runs / wanted.run)
         if not run.root.is_dir():
             return fault(f"{runs} holds no such run")
-        if (run.bundle / RECIPE).is_file() and (rule := no_conversion(_engine_of(run), recipe.engine)):
+        if rule := no_conversion(_engine_of(run), recipe.engine):
             return fault(rule)
         return [] if _has_step(run, wanted.step) else fault(_no_step(run, wanted.step))
-    return [] if Path(source).is_dir() else fault("does not exist")
+    there = Path(source).exists() if recipe.engine == "nemo1" else Path(source).is_dir()  # a .nemo can be one file
+    return [] if there else fault("does not exist")
 
 
 def _engine_of(run: RunDir) -> str:
+    if not (run.bundle / RECIPE).is_file():
+        return "mcore"
     return str(yaml.safe_load((run.bundle / RECIPE).read_text())["engine"])
 
 
+def _left_by(run: RunDir) -> dict[int, Path]:
+    """Checkpoints of a run that another can begin with, by step."""
+    if (engine := _engine_of(run)) != "mcore":
+        return left_by(engine, run)
+    return {step: checkpoint_folder(run.checkpoints, step) for step in saved_steps(run.checkpoints)}
+
+
 def _has_step(run: RunDir, step: int | None) -> bool:
-    steps = saved_steps(run.checkpoints)
-    return bool(steps) if step is None else step in steps
+    left = _left_by(run)
+    return bool(left) if step is None else step in left
 
 
 def _no_step(run: RunDir, step: int | None) -> str:
-    steps = saved_steps(run.checkpoints)
+    steps = list(_left_by(run))
+    if not steps and _engine_of(run) == "nemo1":
+        return f"run {run.root.name} is not complete: NeMo 1.x leaves {FINAL_NEMO} after its last step"
     if not steps:
         return f"run {run.root.name} has saved no checkpoint"
     return f"run {run.root.name} has no checkpoint of step {step}; it has {', '.join(map(str, steps[-8:]))}"
@@ -125,9 +138,12 @@ def checkpoint_reference(run: RunDir, step: int | None, runs: Path) -> tuple[str
     Raises:
         RefusedInput: the run has no such checkpoint.
     """
+    left = _left_by(run)
     if not _has_step(run, step):
         raise RefusedInput([Fault(path="--from", value=str(run.root), rule=_no_step(run, step), where="command line")])
-    step = saved_steps(run.checkpoints)[-1] if step is None else step
-    if run.root.resolve().parent == runs.resolve():
-        return f"run:{run.root.resolve().name}@{step}", step
-    return str(checkpoint_folder(run.checkpoints, step).resolve()), step
+    step = list(left)[-1] if step is None else step
+    engine = _engine_of(run)
+    if run.root.resolve().parent == runs.resolve() and engine != "nemo2":  # its folders bear names of its own
+        name = f"run:{run.root.resolve().name}"
+        return (name if engine == "nemo1" else f"{name}@{step}"), step
+    return str(left[step].resolve()), step

@@ -37,8 +37,10 @@ saved_step() { # the newest finished checkpoint, 0 = none; colosseum.json is wri
 }
 
 write_outcome() { # KIND RETRY REASON RANK: unless a rank wrote it already (first writer wins)
+  local reason=${3//'\'/'\\'}
+  reason=${reason//'"'/'\"'}
   (set -C && printf '{"kind": "%s", "retry": %s, "step": %d, "last_saved_step": %d, "rank": %s, "reason": "%s"}\n' \
-    "$1" "$2" "$(saved_step)" "$(saved_step)" "${4:-null}" "$3" > "$attempt_folder/outcome.json") 2> /dev/null
+    "$1" "$2" "$(saved_step)" "$(saved_step)" "${4:-null}" "$reason" > "$attempt_folder/outcome.json") 2> /dev/null
 }
 
 # --- before the ranks ---
@@ -80,6 +82,15 @@ stop_if_complete() {
   for file in attempts/*/outcome.json; do
     [[ $(field kind "$file") != completed ]] || { say "this run is complete ($file): nothing to do"; exit 0; }
   done
+}
+
+stop_without_image() { # pyxis takes what begins with / or ./ as a file; a name is pulled by the nodes
+  [[ $container == /* || $container == ./* ]] && [[ ! -e $container ]] || return 0
+  local reason="container image $container is not there (cluster file: container.image); import one that holds the \
+engine: enroot import -o $container $image"
+  write_outcome config_error false "$reason"
+  say "stopped: $reason"
+  exit 76
 }
 
 bare_metal() {
@@ -256,6 +267,7 @@ begin_attempt
 stop_if_looping "$(fruitless_attempts)" "not started again"
 trap stop_ranks USR1
 trap on_term TERM
+stop_without_image
 [[ -n $container ]] || bare_metal
 ((!vboost)) || boost_clocks
 watch_limit &

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Sequence
 from importlib import resources
 
+from colosseum.engines.registry import engine_of
 from colosseum.errors import Fault, RefusedInput
 from colosseum.launch import environment
 from colosseum.planning.flops import Shape
@@ -182,6 +183,7 @@ def _values(recipe: Recipe, argv: Sequence[str], stop_after_step: int) -> list[s
         "margin_s": margin_s(recipe),
         "stop_after_step": stop_after_step,
         "container": container.image if container else "",
+        "image": engine_of(recipe.engine).about.image,
         "mounts": ",".join(mounts),
         "venv": cluster.venv or "",
     }
