@@ -10,13 +10,15 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from colosseum.errors import EnvironmentFault, RefusedInput
-from colosseum.planning.plan import Plan
-from colosseum.recipe.schema import Recipe
+
+if TYPE_CHECKING:  # who lists a thousand runs opens no bundle
+    from colosseum.planning.plan import Plan
+    from colosseum.recipe.schema import Recipe
 
 MANIFEST_SCHEMA = "colosseum.manifest/1"
 MANIFEST, RECIPE, PLAN, ENV = "manifest.json", "recipe.yaml", "plan.json", "env.json"
@@ -85,6 +87,9 @@ def read_bundle(root: Path) -> LaunchBundle:
     Raises:
         RefusedInput: no bundle, or one that was changed.
     """
+    from colosseum.planning.plan import Plan
+    from colosseum.recipe.schema import Recipe
+
     if problems := verify_bundle(root):
         raise RefusedInput(f"{root} is not a sound bundle: " + "; ".join(problems))
     return LaunchBundle(

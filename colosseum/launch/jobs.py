@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from colosseum.bundle import read_bundle
 from colosseum.errors import EnvironmentFault, Fault, RefusedInput
 from colosseum.launch.ranks import is_complete, run_lock
 from colosseum.launch.scheduler import JobState, Submission, scheduler_of
-from colosseum.launch.submit import start
 from colosseum.monitor.watch import Attempt, Standing, last_attempt, standing
 from colosseum.rundir import RunDir, read_lines
 
@@ -81,10 +80,23 @@ def submissions(run: RunDir) -> list[Submission]:
 def jobs_of(runs: Sequence[RunDir]) -> tuple[list[Job], list[str]]:
     """The newest job of each run that was submitted, and warnings. Each scheduler is asked once."""
     newest = {run: found[-1] for run in runs if (found := submissions(run))}
+    with ThreadPoolExecutor(1) as other:  # the folders are read while Slurm thinks
+        asked = other.submit(_ask, list(newest.values()))
+        read = {run: (last_attempt(run), standing(run)) for run in newest}
+        states, warnings = asked.result()
+    jobs = []
+    for run, submission in newest.items():
+        state = _checked(run, submission, states[submission.scheduler, submission.job_id])
+        jobs.append(Job(run=run, submission=submission, state=state, attempt=read[run][0], standing=read[run][1]))
+    return jobs, warnings
+
+
+def _ask(newest: Sequence[Submission]) -> tuple[dict[tuple[str, str], JobState], list[str]]:
+    """States by scheduler and job id, and a warning for each scheduler that does not answer."""
     states: dict[tuple[str, str], JobState] = {}
     warnings = []
-    for kind in sorted({s.scheduler for s in newest.values()}):
-        ids = [s.job_id for s in newest.values() if s.scheduler == kind]
+    for kind in sorted({s.scheduler for s in newest}):
+        ids = [s.job_id for s in newest if s.scheduler == kind]
         try:
             answer: Mapping[str, JobState] = scheduler_of(kind).states(ids)
         except EnvironmentFault as fault:  # the folders still tell most
@@ -92,16 +104,7 @@ def jobs_of(runs: Sequence[RunDir]) -> tuple[list[Job], list[str]]:
             answer = {}
         unasked = "the scheduler could not be asked"
         states |= {(kind, job): answer.get(job) or JobState(job_id=job, phase="unknown", detail=unasked) for job in ids}
-    return [
-        Job(
-            run=run,
-            submission=submission,
-            state=_checked(run, submission, states[submission.scheduler, submission.job_id]),
-            attempt=last_attempt(run),
-            standing=standing(run),
-        )
-        for run, submission in newest.items()
-    ], warnings
+    return states, warnings
 
 
 def _checked(run: RunDir, submission: Submission, state: JobState) -> JobState:
@@ -167,6 +170,9 @@ def requeue(run: RunDir) -> Submission | None:
     Raises:
         RefusedInput: it is complete, or waits to start anyway.
     """
+    from colosseum.bundle import read_bundle
+    from colosseum.launch.submit import start
+
     job, bundle = job_of(run), read_bundle(run.bundle)
     scheduler = scheduler_of(bundle.recipe.cluster)
     if is_complete(run):

@@ -15,13 +15,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from colosseum.errors import EnvironmentFault, RefusedInput
 from colosseum.launch.ranks import is_complete, run_lock
 from colosseum.launch.scheduler import JobState, Submission
-from colosseum.recipe.schema import Recipe
 from colosseum.rundir import AttemptDir, RunDir
+
+if TYPE_CHECKING:
+    from colosseum.recipe.schema import Recipe
 
 MAX_CPU_RANKS = 8
 Show = Callable[[Mapping[str, Any]], None]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
-from colosseum.recipe.schema import Cluster, Recipe
 from colosseum.rundir import RunDir
+
+if TYPE_CHECKING:
+    from colosseum.recipe.schema import Cluster, Recipe
 
 Phase = Literal["waiting", "running", "completed", "failed", "cancelled", "unknown"]
 ENDED: frozenset[Phase] = frozenset({"completed", "failed", "cancelled"})

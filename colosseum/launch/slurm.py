@@ -10,13 +10,16 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from colosseum.errors import EnvironmentFault, RefusedInput, RunFailed
 from colosseum.launch import slurm_json
 from colosseum.launch.scheduler import JobState, Submission
 from colosseum.launch.stopwatch import part
-from colosseum.recipe.schema import Recipe
 from colosseum.rundir import RunDir
+
+if TYPE_CHECKING:
+    from colosseum.recipe.schema import Recipe
 
 # sbatch and its errors when the controller, not the job, is at fault.
 _UNREACHABLE = ("Unable to contact slurm controller", "Socket timed out", "Zero Bytes were transmitted", "fatal:")

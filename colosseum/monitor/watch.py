@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import time
 from contextlib import suppress
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from colosseum.bundle import MANIFEST, PLAN
-from colosseum.rundir import CHECKPOINT_MARK, RunDir, checkpoint_folder, read_lines, saved_steps
+from colosseum.rundir import CHECKPOINT_MARK, RunDir, checkpoint_folder, read_lines
 
 TAIL_BYTES, TAIL_LINES = 1 << 15, 25
 RECENT_STEPS = 20
@@ -69,7 +70,7 @@ def standing(run: RunDir) -> Standing:
     last = train[-1] if train else {}
     step, total = int(last.get("step", 0)), _object(run.bundle / MANIFEST).get("total_steps")
     step_time_s = _figure(statistics.median, train, "step_time_s")
-    saved = (saved_steps(run.checkpoints) or [0])[-1]
+    saved = _newest_saved(run.checkpoints)
     return Standing(
         step=step,
         total_steps=total,
@@ -146,6 +147,17 @@ def _attempt(run: RunDir, number: int) -> Attempt:
         rank=outcome.get("rank"),
         reason=str(outcome.get("reason", "")),
     )
+
+
+def _newest_saved(checkpoints: Path) -> int:
+    """The highest step with a finished checkpoint, 0 = none; looks into the newest folder only, if that is finished."""
+    try:
+        with os.scandir(checkpoints) as found:
+            names = [entry.name for entry in found]
+    except OSError:
+        return 0
+    steps = sorted((int(n[5:]) for n in names if n.startswith("iter_") and n[5:].isdigit()), reverse=True)
+    return next((s for s in steps if (checkpoint_folder(checkpoints, s) / CHECKPOINT_MARK).is_file()), 0)
 
 
 def _tail(path: Path) -> list[dict[str, Any]]:
