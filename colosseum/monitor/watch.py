@@ -87,16 +87,15 @@ def standing(run: RunDir) -> Standing:
 
 
 def last_val_loss(run: RunDir) -> float | None:
-    """Loss of the newest validation; reads the whole metrics.jsonl, but parses one line."""
-    line = b""
+    """Loss of the newest validation; reads the whole metrics.jsonl, but parses few of its lines."""
+    newest: dict[str, Any] = {}
     with suppress(OSError), run.metrics.open("rb") as file:
-        for line_read in file:
-            if b'"val"' in line_read and line_read.endswith(b"\n"):
-                line = line_read
-    try:
-        return _figure(statistics.fmean, [json.loads(line)], "loss") if line else None
-    except ValueError:
-        return None
+        for line in file:
+            if b'"val"' in line:
+                with suppress(ValueError):  # torn
+                    row = json.loads(line)
+                    newest = row if row.get("kind") == "val" else newest
+    return _figure(statistics.fmean, [newest], "loss")
 
 
 def last_attempt(run: RunDir) -> Attempt | None:

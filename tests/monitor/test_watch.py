@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from colosseum.monitor.logs import Reader, log_files
-from colosseum.monitor.watch import history, standing
+from colosseum.monitor.watch import history, last_val_loss, standing
 from colosseum.rundir import CHECKPOINT_MARK, RunDir, append_line, checkpoint_folder
 
 
@@ -85,3 +85,15 @@ def test_logs_are_followed_into_the_next_attempt(run: RunDir) -> None:
     assert list(reader.new(log_files(run, 0, None))) == [(job, "four\n"), (later, "a\nb\nc\n")]
     assert list(reader.new(log_files(run, 0, None))) == []
     assert log_files(run, 3, 1) == [job]
+
+
+def test_the_newest_validation_counts(run: RunDir) -> None:
+    assert last_val_loss(run) is None
+    for step, loss in ((2, 3.0), (4, 2.5), (6, None)):
+        append_line(run.metrics, {"kind": "val", "step": step, "attempt": 0, "loss": loss})
+    assert last_val_loss(run) is None  # a loss that is not finite is null, and says so
+    append_line(run.metrics, {"kind": "val", "step": 8, "attempt": 1, "loss": 2.25})
+    with run.metrics.open("a") as file:
+        file.write('{"kind":"val","step":9,"attempt":1,"lo\n')
+    _train(run, 1, range(9, 12))
+    assert last_val_loss(run) == 2.25

@@ -126,10 +126,11 @@ CAMPAIGN = """
 name: small
 stages:
   - {name: base, recipe: debug/cpt-4k-bf16, overrides: [train.steps=4]}
-  - name: longer
-    recipe: debug/cpt-4k-bf16
-    overrides: [train.steps=4, batch.seq_length=128, "checkpoint.from=stage:base", "checkpoint.load=[weights]"]
-  - {name: grown, recipe: debug/cpt-16k-expand, overrides: [train.steps=4, "checkpoint.from=stage:longer"]}
+  - name: fp8
+    recipe: debug/cpt-fp8
+    overrides: [train.steps=4, batch.seq_length=128, model.num_layers=4, "checkpoint.from=stage:base",
+                "checkpoint.load=[weights]"]
+  - {name: grown, recipe: debug/cpt-16k-expand, overrides: [train.steps=4, "checkpoint.from=stage:fp8"]}
 """
 
 
@@ -144,24 +145,24 @@ def test_slurm_campaign_is_chained_and_resumed(house: Path) -> None:
         "train.val_every_steps=4",
         "optimizer.warmup_steps=0",
     )
-    assert "submitted: base, longer, grown" in colosseum(house, *command)
+    assert "submitted: base, fp8, grown" in colosseum(house, *command)
     assert "submitted: nothing" in colosseum(house, *command)
     first, *later = _stages(house)
     jobs.cancel(RunDir(Path(first["run"])))
     until(lambda: {stage["state"] for stage in _stages(house)} == {"cancelled"})
-    assert "submitted: base, longer, grown" in colosseum(house, "campaign", "resume", "small")
+    assert "submitted: base, fp8, grown" in colosseum(house, "campaign", "resume", "small")
     until(lambda: _stages(house)[2]["state"] == "held", ENDS_S)
-    base, longer, grown = _stages(house)
-    assert [base["run"], longer["run"], grown["run"]] == [stage["run"] for stage in (first, *later)]
-    assert (base["state"], base["step"], longer["state"], longer["step"]) == ("done", 4, "done", 4)
+    base, fp8, grown = _stages(house)
+    assert [base["run"], fp8["run"], grown["run"]] == [stage["run"] for stage in (first, *later)]
+    assert (base["state"], base["step"], fp8["state"], fp8["step"]) == ("done", 4, "done", 4)
     assert "num_layers 4 (the recipe says 6)" in grown["reason"]
-    gate = RunDir(Path(longer["run"])).gate
+    gate = RunDir(Path(fp8["run"])).gate
     verdict = json.loads(gate.read_text())
     assert verdict["notes"] == ["sequence length 256 → 128"]
     (ancestor,) = verdict["lineage"]
     assert (ancestor["run"], ancestor["step"]) == (Path(base["run"]).name, 4)
     assert ancestor["consumed_tokens"] == 4 * 16 * 256
-    loaded = latest_rows(RunDir(Path(longer["run"])).metrics, "load")
+    loaded = latest_rows(RunDir(Path(fp8["run"])).metrics, "load")
     assert [row["step"] for row in loaded] == [0]  # weights only: a stage counts its own steps
     changed = subprocess.run(
         [COLOSSEUM, *command, "optimizer.lr=1e-3"], cwd=house, capture_output=True, text=True, timeout=120
