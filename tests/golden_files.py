@@ -61,7 +61,7 @@ def _rounded(value: Any) -> Any:
 def other_engines(recipe: Recipe) -> Mapping[str, bytes]:
     """What every other engine makes of the recipe, or its refusal.
 
-    Two settings that most refuse are put aside: optimizer states of another run, and every n-th checkpoint.
+    What most refuse is put aside: optimizer states of another run.
     """
     if recipe.hardware.kind != "gpu":
         return {}
@@ -70,8 +70,7 @@ def other_engines(recipe: Recipe) -> Mapping[str, bytes]:
     for name in ("megatron-lm", "nemo1", "nemo2"):
         if name == recipe.engine:
             continue
-        other = replaced(replaced(recipe, "engine", name), "checkpoint.keep_every", None)
-        other = replaced(other, "checkpoint.load", ("weights",))
+        other = replaced(replaced(recipe, "engine", name), "checkpoint.load", ("weights",))
         engine = engine_of(name)
         if faults := engine.faults(other):
             found[f"engines/{name}.refused.txt"] = "".join(f"{fault.sentence()}\n" for fault in faults).encode()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from colosseum.cli.output import Cluster, Json, Runs, document
+from colosseum.cli.output import Cluster, Json, Runs, document, warn
 
 if TYPE_CHECKING:
     from colosseum.launch.campaign import Campaign, StageStatus
@@ -21,6 +21,7 @@ File = Annotated[
     ),
 ]
 Begun = Annotated[str, typer.Argument(metavar="CAMPAIGN", help="The name of a campaign that was begun, or its folder.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Plan and compile every stage; start nothing.")]
 
 
 @app.callback()
@@ -29,13 +30,24 @@ def _group() -> None:
 
 
 @app.command()
-def run(words: File, cluster: Cluster = None, runs: Runs = None, as_json: Json = False) -> None:
+def run(
+    words: File, cluster: Cluster = None, dry_run: DryRun = False, runs: Runs = None, as_json: Json = False
+) -> None:
     """Submit every stage of a campaign; on this machine, run them. What was submitted is not submitted again."""
+    from colosseum.bundle import read_bundle
     from colosseum.cli.words import recipe_and_overrides
-    from colosseum.launch.campaign import begin, read_file
+    from colosseum.launch.campaign import begin, read_file, remarks
 
     name, overrides = recipe_and_overrides(words)
-    campaign = begin(read_file(name), overrides, cluster=cluster, runs=runs, base=Path.cwd())
+    file = read_file(name)
+    if dry_run:
+        from colosseum.cli.campaign_plan import show
+
+        show(file, overrides, cluster, runs, as_json)
+        return
+    campaign = begin(file, overrides, cluster=cluster, runs=runs, base=Path.cwd())
+    recipes = {s.name: (s, read_bundle(campaign.run_of(s).bundle).recipe) for s in campaign.stages}
+    warn(remarks(file, recipes))
     _go_on(campaign, as_json, again=False)
 
 

@@ -117,6 +117,17 @@ def common_faults(engine: str, recipe: Recipe) -> Refusals:
     return found
 
 
+def kept_by(tool: str, recipe: Recipe) -> list[str]:
+    """How NeMo's ``save_top_k`` differs from the recipe: it goes by validation loss and has no "every n-th"."""
+    last, every = recipe.checkpoint.keep_last, recipe.checkpoint.keep_every
+    if last is None:  # all are kept, every n-th among them
+        return []
+    found = [f"{tool} keeps the last checkpoint and the {last} of lowest validation loss"]
+    if every is not None:
+        found.append(f"{tool} does not keep every {every:,} steps: checkpoint.keep_every is ignored (mcore has it)")
+    return found
+
+
 def source_folder(source: str) -> tuple[str, int | None]:
     """``checkpoint.from`` as a path from inside the run folder, and the step if one is named.
 

@@ -1,9 +1,13 @@
-"""What a run of a foreign engine leaves for another run to begin with; only file names are looked at."""
+"""What a run of a foreign engine leaves for another run to begin with. No weights are read."""
 
 from __future__ import annotations
 
 import re
+import tarfile
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from colosseum.engines.foreign import TRACKER
 from colosseum.engines.nemo1_config import LOGS, PREFIX
@@ -11,6 +15,7 @@ from colosseum.rundir import RunDir, checkpoint_folder
 
 FINAL_NEMO = f"{LOGS}/checkpoints/{PREFIX}.nemo"
 """Inside the folder of a complete ``nemo1`` run: weights and configuration."""
+NEMO_CONFIG = "model_config.yaml"
 
 
 def left_by(engine: str, run: RunDir) -> dict[int, Path]:
@@ -28,6 +33,25 @@ def left_by(engine: str, run: RunDir) -> dict[int, Path]:
         return dict(sorted(found.items()))
     steps = (int(path.name[5:]) for path in run.checkpoints.glob("iter_*") if path.name[5:].isdigit())
     return {step: checkpoint_folder(run.checkpoints, step) for step in sorted(steps) if step <= newest}
+
+
+NEMO_SHAPE = ("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups")
+"""Keys of a .nemo's configuration that tell which model it is of; ``ModelShape`` has them by the same names."""
+
+
+def nemo_config(path: Path) -> dict[str, Any] | None:
+    """The model configuration inside a .nemo, a folder or a tar file; None = it holds none that can be read."""
+    try:
+        if path.is_dir():
+            found = yaml.safe_load((path / NEMO_CONFIG).read_bytes())
+        else:
+            with tarfile.open(path) as archive:
+                member = next((m for m in archive if m.isfile() and m.name in (NEMO_CONFIG, f"./{NEMO_CONFIG}")), None)
+                file = archive.extractfile(member) if member else None
+                found = yaml.safe_load(file) if file else None
+    except (OSError, tarfile.TarError, yaml.YAMLError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _tracked(run: RunDir) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from colosseum.bundle import to_yaml
 from colosseum.engines.base import About, EngineLaunch
-from colosseum.engines.foreign import Command, Refusals, common_faults, launch, total_steps
+from colosseum.engines.foreign import Command, Refusals, common_faults, kept_by, launch, total_steps
 from colosseum.engines.nemo1_config import ACTIVATIONS, LOGS, SCHEDULES, config
 from colosseum.errors import Fault
 from colosseum.planning.plan import Plan
@@ -68,9 +68,7 @@ class Nemo1Engine:
 
     def notes(self, recipe: Recipe) -> list[str]:
         found = ["NeMo 1.x has no hang timeout of its own: NCCL's watchdog ends a hang after its default, 10 minutes"]
-        if recipe.checkpoint.keep_last is not None:
-            kept = recipe.checkpoint.keep_last
-            found.append(f"NeMo 1.x keeps the last checkpoint and the {kept} of lowest validation loss")
+        found += kept_by("NeMo 1.x", recipe)
         if recipe.task.kind != "cpt":
             found.append("NeMo-Aligner takes the architecture from the checkpoint's own configuration")
         return found
@@ -135,8 +133,6 @@ def _checkpoint(recipe: Recipe, found: Refusals) -> None:
     rule = "begins with a finished run's last weights (.nemo), not with one of its steps"
     by_step = checkpoint.source.startswith("run:") and "@" in checkpoint.source
     found.unless(not by_step, "checkpoint.from", checkpoint.source, rule, checkpoint.source.partition("@")[0])
-    rule = "does not keep every n-th checkpoint besides the last; mcore and megatron-lm can"
-    found.unless(checkpoint.keep_every is None, "checkpoint.keep_every", checkpoint.keep_every, rule, None)
 
 
 def _pretraining(recipe: Recipe, found: Refusals) -> None:

@@ -7,7 +7,7 @@ from importlib import resources
 from pathlib import PurePosixPath
 
 from colosseum.engines.base import About, EngineLaunch
-from colosseum.engines.foreign import Command, Refusals, common_faults, launch, total_steps
+from colosseum.engines.foreign import Command, Refusals, common_faults, kept_by, launch, total_steps
 from colosseum.engines.nemo2_config import LOGS, SCHEDULES, launch_tree
 from colosseum.errors import Fault
 from colosseum.planning.plan import Plan
@@ -51,10 +51,7 @@ class Nemo2Engine:
         return found.found
 
     def notes(self, recipe: Recipe) -> list[str]:
-        if recipe.checkpoint.keep_last is None:
-            return []
-        kept = recipe.checkpoint.keep_last
-        return [f"NeMo 2 keeps the last checkpoint and the {kept} of lowest validation loss"]
+        return kept_by("NeMo 2", recipe)
 
     def render(self, recipe: Recipe, plan: Plan) -> EngineLaunch:
         command = Command(
@@ -96,8 +93,6 @@ def _checkpoint(recipe: Recipe, found: Refusals) -> None:
     found.unless(checkpoint.source == "none" or weights, "checkpoint.load", list(checkpoint.load), rule, ["weights"])
     rule = "begins with a checkpoint folder of NeMo 2: name its path (RUN/nemo/checkpoints/…)"
     found.unless(not checkpoint.source.startswith("run:"), "checkpoint.from", checkpoint.source, rule)
-    rule = "does not keep every n-th checkpoint besides the last; mcore and megatron-lm can"
-    found.unless(checkpoint.keep_every is None, "checkpoint.keep_every", checkpoint.keep_every, rule, None)
 
 
 def _sft(recipe: Recipe, found: Refusals) -> None:

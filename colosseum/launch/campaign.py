@@ -12,12 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from pydantic import ValidationError
 
 from colosseum.bundle import read_bundle, to_json, write_bundle
+from colosseum.engines.registry import engine_of
 from colosseum.errors import EnvironmentFault, Fault, RefusedInput
 from colosseum.launch import inputs
 from colosseum.launch.compile import Compiled
@@ -32,6 +33,7 @@ from colosseum.recipe.schema import Name, Recipe, Section, Text
 from colosseum.rundir import RunDir, new_run_id
 
 SCHEMA = "colosseum.campaign/1"
+Engine = Literal["mcore", "megatron-lm", "nemo1", "nemo2"]
 MAX_BYTES = 1 << 16
 
 
@@ -41,6 +43,8 @@ class StageFile(Section):
     name: Name
     recipe: Text
     overrides: tuple[Text, ...] = ()
+    for_engine: Mapping[Engine, tuple[Text, ...]] = {}
+    """More overrides where the stage runs with this engine; the command's own come after them."""
 
 
 class CampaignFile(Section):
@@ -150,23 +154,53 @@ def begin(file: CampaignFile, words: Sequence[str], *, cluster: str | None, runs
             known = read(folder)
             _same(known, file, words)
             return known
-        stages: list[Stage] = []
-        compiled: list[Compiled] = []
-        for entry in file.stages:
-            overrides = (*entry.overrides, *words)
-            stage, bundle = _stage(entry, overrides, stages, cluster, root, base)
-            engines = {s.name: c.recipe.engine for s, c in zip(stages, compiled, strict=True)}
-            if stage.source and (rule := inputs.no_conversion(engines[stage.source], bundle.recipe.engine)):
-                raise RefusedInput(
-                    [Fault(path="engine", value=bundle.recipe.engine, rule=f"stage {entry.name}: {rule}")]
-                )
-            stages.append(stage)
-            compiled.append(bundle)
-        campaign = Campaign(root=folder, name=file.name, cluster=cluster, stages=tuple(stages))
-        for stage, bundle in zip(stages, compiled, strict=True):
+        planned = plan(file, words, cluster=cluster, root=root, base=base)
+        campaign = Campaign(root=folder, name=file.name, cluster=cluster, stages=tuple(stage for stage, _ in planned))
+        for stage, bundle in planned:
             write_bundle(campaign.run_of(stage).bundle, bundle.files, bundle.manifest)
         campaign.write()
         return campaign
+
+
+def plan(
+    file: CampaignFile, words: Sequence[str], *, cluster: str | None, root: Path, base: Path, dry: bool = False
+) -> list[tuple[Stage, Compiled]]:
+    """Every stage, planned and compiled; nothing is written.
+
+    Args:
+        root: the folder of the runs.
+        dry: inputs need not be there, nor room for checkpoints.
+
+    Raises:
+        RefusedInput: a stage cannot be run, or not from the checkpoint of the one before.
+    """
+    found: list[tuple[Stage, Compiled]] = []
+    for entry in file.stages:
+        stage, bundle = _stage(entry, words, [stage for stage, _ in found], cluster, root, base, dry=dry)
+        engines = {before.name: its.recipe.engine for before, its in found}
+        if stage.source and (rule := inputs.no_conversion(engines[stage.source], bundle.recipe.engine)):
+            raise RefusedInput([Fault(path="engine", value=bundle.recipe.engine, rule=f"stage {entry.name}: {rule}")])
+        found.append((stage, bundle))
+    return found
+
+
+def remarks(file: CampaignFile, stages: Mapping[str, tuple[Stage, Recipe]]) -> list[str]:
+    """What one should know before the first stage begins, each sentence with the stages it is of."""
+    found: dict[str, list[str]] = {}
+    for entry in file.stages:
+        stage, recipe = stages[entry.name]
+        texts = engine_of(recipe.engine).notes(recipe)
+        if words := entry.for_engine.get(recipe.engine):
+            texts.insert(0, f"with engine {recipe.engine} the campaign sets {' '.join(words)}")
+        before = stages[stage.source][1].model.num_layers if stage.source else recipe.model.num_layers
+        if before != (layers := recipe.model.num_layers):
+            texts.append(
+                f"has {layers} layers and {stage.source} has {before}: its gate holds it until that checkpoint has "
+                "grown, which no command of this package does (docs/guides/engines.md)"
+            )
+        for text in texts:
+            found.setdefault(text, []).append(entry.name)
+    return [f"stage{'s' * (len(names) > 1)} {', '.join(names)}: {text}" for text, names in found.items()]
 
 
 def read(folder: Path) -> Campaign:
@@ -273,11 +307,21 @@ def _status(campaign: Campaign, stage: Stage, job: Job | None, gate: JobState | 
 
 
 def _stage(
-    entry: StageFile, overrides: tuple[str, ...], before: Sequence[Stage], cluster: str | None, root: Path, base: Path
+    entry: StageFile,
+    words: Sequence[str],
+    before: Sequence[Stage],
+    cluster: str | None,
+    root: Path,
+    base: Path,
+    *,
+    dry: bool,
 ) -> tuple[Stage, Compiled]:
     """A stage with its run's name, compiled to begin from the run of the stage that its recipe names."""
+    overrides = (*entry.overrides, *words)
     try:
         recipe = load(entry.recipe, overrides, cluster=cluster).recipe
+        if more := entry.for_engine.get(recipe.engine):
+            recipe = load(entry.recipe, (*entry.overrides, *more, *words), cluster=cluster).recipe
         runs = {stage.name: stage.run for stage in before}
         source, begins_from = None, recipe.checkpoint.source
         if begins_from.startswith("stage:"):
@@ -287,8 +331,9 @@ def _stage(
                 raise RefusedInput([Fault(path="checkpoint.from", value=begins_from, rule=rule, nearest=tuple(runs))])
             recipe = _begun_from(recipe, f"run:{runs[source]}")
         compiled = prepare(recipe, base)
-        known = [f for f in inputs.missing(compiled.recipe, root) if source is None or f.path != "checkpoint.from"]
-        refuse_what_cannot_start([compiled], known, root, shown=entry.recipe)
+        if not dry:
+            known = [f for f in inputs.missing(compiled.recipe, root) if source is None or f.path != "checkpoint.from"]
+            refuse_what_cannot_start([compiled], known, root, shown=entry.recipe)
     except RefusedInput as refused:
         raise RefusedInput([replace(f, rule=f"stage {entry.name}: {f.rule}") for f in refused.faults]) from refused
     run = new_run_id(recipe.name)

@@ -16,7 +16,7 @@ from colosseum.recipe.rules_base import value_at
 from colosseum.recipe.schema import Recipe
 from tests.engines.conftest import Rendered, Resolved
 
-NEMO1 = ("engine=nemo1", "checkpoint.load=[weights]", "checkpoint.keep_every=null")
+NEMO1 = ("engine=nemo1", "checkpoint.load=[weights]")
 MEGATRON = ("engine=megatron-lm", "checkpoint.load=[weights]")
 # Said otherwise, or not at all, by the foreign side.
 NAMELESS = {"name", "train.tokens", "checkpoint.keep_last", "data.cache_dir"}

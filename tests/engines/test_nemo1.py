@@ -18,7 +18,7 @@ from colosseum.engines.nemo1_config import config
 from tests.engines.conftest import Rendered, Resolved
 
 REFERENCE = Path(fields.__file__).parent
-CPT = ("engine=nemo1", "checkpoint.load=[weights]", "checkpoint.keep_every=null")
+CPT = ("engine=nemo1", "checkpoint.load=[weights]")
 TEMPLATES = {"cpt": "nemo1_gpt_config", "sft": "aligner_sft", "dpo": "aligner_dpo"}
 SHIPPED = {
     "colosseum-355b/baseline-96": CPT,
@@ -155,8 +155,7 @@ def test_hydra_lays_our_values_over_a_template(rendered: Rendered, tmp_path: Pat
         ("sft", ("checkpoint.from=none",), "checkpoint.from", "begins with a checkpoint"),
         ("sft", ("checkpoint.async=true",), "checkpoint.async", "asynchronous"),
         ("cpt-fp8", (*CPT, "precision=fp8-tensorwise"), "precision.fp8", "nemo2"),
-        ("cpt-fp8", ("engine=nemo1", "checkpoint.keep_every=null"), "checkpoint.load", "weights only"),
-        ("cpt-4k-bf16", ("engine=nemo1",), "checkpoint.keep_every", "mcore"),
+        ("cpt-fp8", ("engine=nemo1",), "checkpoint.load", "weights only"),
         ("cpt-4k-bf16", (*CPT, "precision.moments_dtype=bf16"), "precision.moments_dtype", "megatron-lm"),
         ("cpt-4k-bf16", (*CPT, "checkpoint.from=run:x@100"), "checkpoint.from", "last weights"),
     ],
@@ -167,6 +166,14 @@ def test_what_it_cannot_do_is_refused(
     faults = {fault.path: fault for fault in Nemo1Engine().faults(resolved(f"colosseum-355b/{name}", *words))}
     assert list(faults) == [path]
     assert says in faults[path].rule
+
+
+def test_what_is_kept_is_told(resolved: Resolved) -> None:
+    said = Nemo1Engine().notes(resolved("colosseum-355b/cpt-4k-bf16", *CPT))
+    assert "NeMo 1.x keeps the last checkpoint and the 3 of lowest validation loss" in said
+    assert "NeMo 1.x does not keep every 10,000 steps: checkpoint.keep_every is ignored (mcore has it)" in said
+    everything = Nemo1Engine().notes(resolved("colosseum-355b/cpt-4k-bf16", *CPT, "checkpoint.keep_last=null"))
+    assert not [text for text in everything if "keep" in text]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from colosseum.engines.nemo2_config import launch_tree
 from tests.engines.conftest import Rendered, Resolved
 
 REFERENCE = Path(__file__).parent / "reference" / "nemo2.tsv"
-CPT = ("engine=nemo2", "checkpoint.keep_every=null")
+CPT = ("engine=nemo2",)
 SFT = ("engine=nemo2", "data.train=/d/training.jsonl", "data.validation=/d/validation.jsonl")
 SHIPPED = {
     "colosseum-355b/baseline-96": CPT,
@@ -108,7 +108,6 @@ def test_the_entry_builds_the_tree(rendered: Rendered, tmp_path: Path) -> None:
     [
         ("colosseum-355b/dpo", ("engine=nemo2",), "task.kind", "nemo1"),
         ("colosseum-355b/sft", ("engine=nemo2", SFT[2]), "data.train", "training.jsonl"),
-        ("colosseum-355b/cpt-4k-bf16", ("engine=nemo2",), "checkpoint.keep_every", "megatron-lm"),
         ("generic", (*CPT, "optimizer.lr_schedule=linear"), "optimizer.lr_schedule", "mcore"),
         ("generic", (*CPT, "checkpoint.from=run:x", "checkpoint.load=[weights]"), "checkpoint.from", "NeMo 2"),
     ],

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
+import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from colosseum.bundle import read_bundle, write_bundle
 from colosseum.checkpoint.metadata import CheckpointMetadata, Layout, ModelShape
 from colosseum.errors import RefusedInput
-from colosseum.launch.campaign import begin, find, read, read_file
+from colosseum.launch.campaign import begin, find, plan, read, read_file, remarks
 from colosseum.launch.compile import compile_bundle
 from colosseum.launch.gate import judge, lineage
 from colosseum.planning.resolve import apply_layout, resolve
@@ -196,11 +199,69 @@ def test_a_gate_after_a_foreign_engine_goes_by_its_recipe(tmp_path: Path) -> Non
     grown, _ = _run(tmp_path, "grown", *same, "model.num_layers=6")
     other, _ = _run(tmp_path, "other", "checkpoint.from=run:parent")
     assert "no conversion from megatron-lm to mcore" in judge(other).faults[-1]
-    assert judge(child).faults == ("parent has not reached its last step",)
+    assert judge(child).faults == (
+        "parent has not reached its last step",
+        "parent has left no checkpoint to begin with",
+    )
     _complete(run)
+    checkpoint_folder(run.checkpoints, 20).mkdir(parents=True)
+    (run.checkpoints / "latest_checkpointed_iteration.txt").write_text("20")
     assert judge(child).passed
     assert "megatron-lm's: only its recipe was compared" in judge(child).notes[0]
     assert judge(grown).faults == ("the run before is of another model: num_layers 4 (the recipe says 6)",)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_gate_reads_the_configuration_of_a_nemo_file(tmp_path: Path, packed: bool) -> None:
+    words = ("engine=nemo1", "hardware=h100-sxm", "checkpoint.load=[weights]")
+    run, recipe = _run(tmp_path, "parent", *words)
+    grown, _ = _run(tmp_path, "grown", *words, "checkpoint.from=run:parent", "model.num_layers=6")
+    _complete(run)
+    nemo = run.root / "nemo/checkpoints/model.nemo"
+
+    def leave(layers: int) -> None:
+        config = {"num_layers": layers, "hidden_size": recipe.model.hidden_size, "num_query_groups": None}
+        text = yaml.safe_dump(config).encode()
+        nemo.parent.mkdir(parents=True, exist_ok=True)
+        if packed:
+            with tarfile.open(nemo, "w") as archive:
+                member = tarfile.TarInfo("./model_config.yaml")
+                member.size = len(text)
+                archive.addfile(member, io.BytesIO(text))
+        else:
+            nemo.mkdir(exist_ok=True)
+            (nemo / "model_config.yaml").write_bytes(text)
+
+    leave(4)
+    first, second = judge(grown).faults
+    assert first == f"{nemo} is of another model: num_layers 4 (the recipe says 6)"
+    assert "put the grown one in its place" in second
+    leave(6)
+    assert judge(grown).passed
+    assert "its configuration was compared" in judge(grown).notes[0]
+
+
+def test_the_355b_chain_goes_through_nemo1_from_end_to_end(tmp_path: Path) -> None:
+    file = read_file("colosseum-355b")
+    planned = plan(file, ["engine=nemo1"], cluster="dgx-h100", root=tmp_path, base=tmp_path, dry=True)
+    assert [compiled.recipe.engine for _, compiled in planned] == ["nemo1"] * 5
+    assert [compiled.recipe.checkpoint.load for _, compiled in planned] == [("weights",)] * 5
+    runs = {stage.name: stage.run for stage, _ in planned}
+    for stage, compiled in planned[1:]:
+        config = yaml.safe_load(compiled.files["engine/colosseum/run.yaml"])
+        section = config["pretrained_checkpoint"] if stage.name == "dpo" else config["model"]
+        assert section["restore_from_path"] == f"../{runs[stage.source or '']}/nemo/checkpoints/model.nemo"
+    said = remarks(file, {stage.name: (stage, compiled.recipe) for stage, compiled in planned})
+    assert "stage fp8: with engine nemo1 the campaign sets checkpoint.load=[weights]" in said
+    assert any(text.startswith("stage expand-16k: has 100 layers and bf16-4k has 96") for text in said)
+    assert any(text.startswith("stages expand-16k, fp8: NeMo 1.x does not keep every 2,000 steps") for text in said)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_command_s_own_word_wins_over_the_campaign_s(tmp_path: Path) -> None:
+    words = ["engine=nemo1", "checkpoint.load=[weights,optimizer]"]
+    with pytest.raises(RefusedInput, match="begins a run with another run's weights only"):
+        plan(read_file("colosseum-355b"), words, cluster="dgx-h100", root=tmp_path, base=tmp_path, dry=True)
 
 
 def test_lineage_goes_back_to_the_first_run(tmp_path: Path, parent: tuple[RunDir, Recipe]) -> None:
