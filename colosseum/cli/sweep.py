@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import typer
+
 from colosseum.cli.launching import say_seconds
 from colosseum.cli.output import document, stdout, warn
 from colosseum.errors import RunFailed
@@ -87,10 +89,12 @@ def launch_sweep(request: Request, words: Sequence[str], at_once: int | None, as
     failed = [row for row in _rows(sweep) if row.word in ("failed", "ended")]
     if failed:
         names = ", ".join(row.point.run for row in failed)
-        raise RunFailed(f"{len(failed)} of {len(sweep.points)} runs failed: {names}; see `colosseum jobs status`")
+        failure = f"{len(failed)} of {len(sweep.points)} runs failed: {names}; see `colosseum jobs status`"
+        if not as_json:
+            raise RunFailed(failure)
+        _to_stderr(f"error: {failure}")  # stdout has its document
+        raise typer.Exit(RunFailed.exit_code)
     if stopped:
-        import typer
-
         _to_stderr("stopped; the same command goes on with what is not complete")
         raise typer.Exit(EXIT_INTERRUPTED)
 
