@@ -110,3 +110,24 @@ def test_slurm_a_job_without_its_image_ends_with_one_sentence(
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert outcome["reason"] in json.dumps(json.loads(shown.stdout), ensure_ascii=False).replace('\\"', '"')
+
+
+def test_slurm_takes_the_whole_355b_chain_through_nemo1(
+    house: Path, slurm: DevSlurm, capfd: pytest.CaptureFixture[str]
+) -> None:
+    sources = ("multilingual", "english", "code", "domain")
+    for name in (*(f"cpt/{s}.{end}" for s in sources for end in ("bin", "idx")), "checkpoints/nemotron-4-340b-base"):
+        (house / "data" / name).parent.mkdir(exist_ok=True)
+        (house / "data" / name).touch()
+    words = ("engine=nemo1", "cluster.slurm.partition=full", "resources.vboost=false")
+    assert main(["campaign", "run", "colosseum-355b", *words, "--cluster", "site"]) == 0
+    out, err = capfd.readouterr()
+    assert "submitted: bf16-4k, expand-16k, fp8, sft, dpo" in out
+    assert "expand-16k: has 100 layers and bf16-4k has 96" in " ".join(err.split())
+    stages = json.loads((house / "runs/campaign-colosseum-355b/campaign.json").read_text())["stages"]
+    jobs = [stage["job"] for stage in stages]
+    shown = [slurm.run("scontrol", "-o", "show", "job", job).stdout for job in jobs]
+    assert [text.split("NumNodes=")[1].split("-")[0].split()[0] for text in shown] == ["360"] * 3 + ["350"] * 2
+    for stage, text in zip(stages[1:], shown[1:], strict=True):
+        assert f"afterok:{stage['gate_job']}" in text
+    slurm.run("scancel", *jobs, *(stage["gate_job"] for stage in stages[1:]))
