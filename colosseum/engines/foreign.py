@@ -17,6 +17,8 @@ from colosseum.rundir import RunDir
 
 RUN = RunDir(Path())
 """Paths as the ranks see them: they start inside the run folder."""
+SAMPLES_OF_NEMO_2 = r"consumed_samples=(\d+)(?!.*unfinished)"
+"""In the name of one of NeMo 2's checkpoint folders."""
 TRACKER = "latest_checkpointed_iteration.txt"
 OUTCOME = RUN.attempt(0).outcome.name
 

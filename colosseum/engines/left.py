@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from colosseum.engines.foreign import TRACKER
+from colosseum.engines.foreign import SAMPLES_OF_NEMO_2, TRACKER
 from colosseum.engines.nemo1_config import LOGS, PREFIX
 from colosseum.rundir import RunDir, checkpoint_folder
 
@@ -18,8 +18,12 @@ FINAL_NEMO = f"{LOGS}/checkpoints/{PREFIX}.nemo"
 NEMO_CONFIG = "model_config.yaml"
 
 
-def left_by(engine: str, run: RunDir) -> dict[int, Path]:
-    """Checkpoints by step, ascending: Megatron-LM's up to its tracker's, NeMo 2's finished ones, NeMo 1's last."""
+def left_by(engine: str, run: RunDir, gbs: int) -> dict[int, Path]:
+    """Checkpoints by step, ascending: Megatron-LM's up to its tracker's, NeMo 2's finished ones, NeMo 1's last.
+
+    Args:
+        gbs: samples of a step of that run.
+    """
     newest = _tracked(run)
     if engine == "nemo1":
         path = run.root / FINAL_NEMO
@@ -27,9 +31,9 @@ def left_by(engine: str, run: RunDir) -> dict[int, Path]:
     if engine == "nemo2":
         found = {}
         for path in sorted((run.root / LOGS / "checkpoints").glob("*")):
-            step = re.search(r"step=(\d+)(?!.*unfinished)", path.name)
-            if step and path.is_dir() and not path.with_name(f"{path.name}-unfinished").exists():
-                found[int(step[1])] = path
+            samples = re.search(SAMPLES_OF_NEMO_2, path.name)
+            if samples and path.is_dir() and not path.with_name(f"{path.name}-unfinished").exists():
+                found[int(samples[1]) // gbs] = path
         return dict(sorted(found.items()))
     steps = (int(path.name[5:]) for path in run.checkpoints.glob("iter_*") if path.name[5:].isdigit())
     return {step: checkpoint_folder(run.checkpoints, step) for step in sorted(steps) if step <= newest}

@@ -105,7 +105,7 @@ class MegatronLmEngine:
             first=list(_first_weights(recipe)),
             patterns=PATTERNS,
             scales={"step_time_s": 1e-3},
-            checkpoints={"folder": RUN.checkpoints.name, "glob": None, "pattern": None},
+            checkpoints={"folder": RUN.checkpoints.name, "glob": None, "pattern": None, "counts": "steps"},
         )
         return launch(recipe, command)
 

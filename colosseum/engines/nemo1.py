@@ -83,7 +83,7 @@ class Nemo1Engine:
             arguments=["--config-dir=bundle/engine", f"+{GROUP}={FILE}"],
             patterns=CPT_LOG if cpt else ALIGNER_LOG,
             first_step=0 if cpt else 1,
-            checkpoints=CHECKPOINTS,
+            checkpoints={**CHECKPOINTS, "counts": "steps"},
         )
         text = b"# @package _global_\n# Merged over the template of " + command.program.encode() + b"\n"
         return launch(recipe, command, {f"{GROUP}/{FILE}.yaml": text + to_yaml(config(recipe))})

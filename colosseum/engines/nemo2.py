@@ -7,14 +7,23 @@ from importlib import resources
 from pathlib import PurePosixPath
 
 from colosseum.engines.base import About, EngineLaunch
-from colosseum.engines.foreign import Command, Refusals, common_faults, kept_by, launch, total_steps
+from colosseum.engines.foreign import (
+    SAMPLES_OF_NEMO_2,
+    Command,
+    Refusals,
+    common_faults,
+    kept_by,
+    launch,
+    total_steps,
+)
 from colosseum.engines.nemo2_config import LOGS, SCHEDULES, launch_tree
 from colosseum.errors import Fault
 from colosseum.planning.plan import Plan
 from colosseum.recipe.schema import Recipe
 from colosseum.units import parse_duration_s
 
-CHECKPOINTS = {"folder": f"{LOGS}/checkpoints", "glob": "*", "pattern": r"step=(\d+)(?!.*unfinished)"}
+CHECKPOINTS = {"folder": f"{LOGS}/checkpoints", "glob": "*", "pattern": SAMPLES_OF_NEMO_2}
+"""NeMo 2 names no step, but the samples until then."""
 LOG = {
     "train": {
         "step": r"Training epoch \d+, iteration (\d+)/",
@@ -64,7 +73,7 @@ class Nemo2Engine:
             first_step=0,
             # MegatronStrategy takes the timeout of its process groups from there.
             env={"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": str(int(parse_duration_s(recipe.stability.hang_timeout)))},
-            checkpoints=CHECKPOINTS,
+            checkpoints={**CHECKPOINTS, "counts": "samples"},
         )
         tree = (json.dumps(launch_tree(recipe), indent=2) + "\n").encode()
         start = resources.files("colosseum.engines").joinpath("nemo2_start.py").read_bytes()

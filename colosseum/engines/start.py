@@ -15,8 +15,8 @@ only, Python 3.10 or later, nothing of Colosseum is imported. What it does is sa
     first_step   what the log calls the first step
     stop_at_nan  whether a loss that is not a number ends the run
     total_steps  the run is complete when this step was logged
-    checkpoints  {folder, glob, pattern}: names of finished checkpoints, the group is the step; no pattern = the engine
-                 keeps the tracker file itself
+    checkpoints  {folder, glob, pattern, counts}: names of checkpoints, finished unless NAME-unfinished stands beside
+                 one; the group counts steps or samples; no pattern = the engine keeps the tracker file itself
     names        of the files of a run folder
 
 Exit codes are docs/contracts.md's: 0 complete, 75 saved, 76 not to be started again, else the engine's own.
@@ -170,8 +170,10 @@ def saved_step(command: dict[str, Any]) -> int:
         tracker = folder / command["names"]["tracker"]
         text = tracker.read_text().strip() if tracker.is_file() else ""
         return int(text) if text.isdigit() else 0
-    matches = (re.search(where["pattern"], path.name) for path in folder.glob(where["glob"]))
-    return max((int(match[1]) for match in matches if match), default=0)
+    per_step = command["constants"]["gbs"] if where["counts"] == "samples" else 1
+    finished = (path.name for path in folder.glob(where["glob"]) if not Path(f"{path}-unfinished").exists())
+    matches = (re.search(where["pattern"], name) for name in finished)
+    return max((int(match[1]) // per_step for match in matches if match), default=0)
 
 
 def note_checkpoint(command: dict[str, Any]) -> None:

@@ -96,7 +96,7 @@ def _of_foreign(recipe: Recipe, parent: RunDir, its: Recipe, faults: list[str]) 
     """Another engine's checkpoint has no colosseum.json: a .nemo's configuration tells which model it is of, else its
     run's recipe."""
     faults, wanted = [*faults], ModelShape.of(recipe)
-    left = left_by(its.engine, parent)
+    left = left_by(its.engine, parent, its.batch.gbs)
     if rule := no_conversion(its.engine, recipe.engine):
         faults.append(rule)
     elif not left:

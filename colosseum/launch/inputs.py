@@ -108,13 +108,18 @@ def _checkpoint_faults(recipe: Recipe, runs: Path) -> list[Fault]:
 def _engine_of(run: RunDir) -> str:
     if not (run.bundle / RECIPE).is_file():
         return "mcore"
-    return str(yaml.safe_load((run.bundle / RECIPE).read_text())["engine"])
+    return str(_recipe_of(run)["engine"])
+
+
+def _recipe_of(run: RunDir) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((run.bundle / RECIPE).read_text())
+    return found
 
 
 def _left_by(run: RunDir) -> dict[int, Path]:
     """Checkpoints of a run that another can begin with, by step."""
     if (engine := _engine_of(run)) != "mcore":
-        return left_by(engine, run)
+        return left_by(engine, run, int(_recipe_of(run)["batch"]["gbs"]))
     return {step: checkpoint_folder(run.checkpoints, step) for step in saved_steps(run.checkpoints)}
 
 
