@@ -57,6 +57,9 @@ class Constants:
     attention_head_dim_factor: float
     """Factor on forward attention efficiency for head dimensions other than 64 and 128."""
     attention_head_dim_factor_backward: float
+    attention_dropout_factor: float
+    """Factor on forward attention efficiency where its probabilities are dropped."""
+    attention_dropout_factor_backward: float
     memory_efficiency: float
     """Share of HBM bandwidth that memory-bound kernels reach."""
     elementwise_scale: float
@@ -76,6 +79,8 @@ class Constants:
     """Without it."""
     cp_exposed: float
     p2p_exposed: float
+    turn_overhead_s: float
+    """Of each turn of a pipeline rank: a chunk's forward or backward pass of one microbatch."""
     dp_exposed: float
     # the whole step
     step_overhead_s: float
@@ -142,6 +147,8 @@ MUST_BE_POSITIVE = frozenset(
         "attention_efficiency_backward",
         "attention_head_dim_factor",
         "attention_head_dim_factor_backward",
+        "attention_dropout_factor",
+        "attention_dropout_factor_backward",
         "memory_efficiency",
         "nvlink_efficiency",
         "network_efficiency",

@@ -130,8 +130,12 @@ def layer_time(job: Job, lay: Layouts, c: Constants) -> LayerTime:
         gemm_f = gemm_f + gemm_time(t, n, k, c, peak_gemm, sms, hbm, fp8=fp8, rows=rows)
         gemm_b = gemm_b + gemm_time(t, k, n, c, peak_gemm, sms, hbm, fp8=fp8, rows=rows)
         gemm_b = gemm_b + gemm_time(n, k, t, c, peak_gemm, sms, hbm, fp8=fp8, rows=rows)
-    chunk = job.seq_length / np.where(lay.cp > 1, 2.0 * lay.cp, 1.0)
+    # The ring's kernels see s/cp queries, or half of them in half of its later turns.
+    chunk = job.seq_length * np.where(lay.cp > 1, 0.75 / lay.cp, 1.0)
     attention_f, attention_b = attention_time(sequences / lay.cp, job.seq_length, chunk, shape.heads / tp, hd, c, peak)
+    if shape.attention_dropout:
+        attention_f = attention_f / c.attention_dropout_factor
+        attention_b = attention_b / c.attention_dropout_factor_backward
     memory_f, memory_b = _memory_bound(job, lay, c, t, n_qkv, n_up, k_down)
     tp_f, tp_b = _tp_time(job, lay, c, t)
     cp = _cp_time(job, lay, c, t, attention_f + attention_b)
@@ -166,11 +170,14 @@ def _memory_bound(
     norm = rows * shape.hidden * 20.0
     act_f, act_b = (6.0, 10.0) if shape.gated else (4.0, 6.0)
     rope = 0.0 if shape.learned_positions else 4.0 * t * (shape.heads + shape.groups) * shape.head_dim / tp
-    drop = 2.0 * rows * shape.hidden if shape.dropout else 0.0
+    drop = 2.0 * rows * shape.hidden if shape.hidden_dropout else 0.0
     forward = c.elementwise_scale * (norm + t * k_down * act_f + rope + drop)
     backward = c.elementwise_scale * (1.6 * norm + t * k_down * act_b + rope + 5.0 * drop)
-    if shape.bias and not job.is_fp8:  # FP8 casts sum the bias gradients on their way
-        backward = backward + c.elementwise_scale * 2.0 * t * (n_qkv + n_up + 2.0 * shape.hidden / tp)
+    if shape.bias:
+        outputs = t * (n_qkv + n_up) + 2.0 * rows * shape.hidden
+        forward = forward + c.elementwise_scale * 4.0 * outputs
+        if not job.is_fp8:  # FP8 casts sum the bias gradients on their way
+            backward = backward + c.elementwise_scale * 2.0 * outputs
     if job.is_fp8:
         # Each GEMM input is read in BF16 and written in FP8, forward; gradients twice, plain and transposed.
         n_out = shape.heads * shape.head_dim / tp
@@ -215,8 +222,10 @@ def head_time(job: Job, lay: Layouts, c: Constants) -> tuple[Array, Array]:
     vocab, peak = shape.padded_vocab(lay.tp) / lay.tp, matmul_peak(job)
     sizes = ((t, vocab, shape.hidden), (t, shape.hidden, vocab), (vocab, shape.hidden, t))
     gemms = sum((gemm_time(m, n, k, c, peak, hw.sms, hw.memory_bytes_per_s) for m, n, k in sizes), np.zeros_like(t))
-    # Passes over the logits: BF16 fused, or FP32 copies for max, exponential, sum and gradient.
-    loss = t * vocab * (12.0 if job.fused_cross_entropy else 30.0) / rate
+    # Bytes a logit. Fused: read for the maximum, read and written as the gradient, scaled. Megatron's own
+    # (vocab_parallel_cross_entropy): to FP32 6, maximum 4, less it 8, exponential 8, sum 4, divided 8; backward scaled
+    # 8, to BF16 6.
+    loss = t * vocab * (12.0 if job.fused_cross_entropy else 52.0) / rate
     return t * shape.hidden * 12.0 / rate, gemms + loss
 
 
@@ -280,21 +289,26 @@ def recompute_time(job: Job, lay: Layouts, layer: LayerTime) -> Array:
     full = np.where(lay.recompute == 2, lay.recomputed * layer.forward, 0.0)
     selective = np.zeros_like(full)
     if job.mlp_recompute:
-        selective = selective + layer.gemm_f * 0.6 + layer.memory_f * 0.3
-    elif job.layernorm_recompute:
-        selective = selective + layer.memory_f * 0.4
+        share = job.shape.layer_mlp_params / job.shape.layer_matmul_params
+        selective = selective + share * (layer.gemm_f + layer.memory_f + layer.tp_f)
+    if job.attention_recompute:
+        selective = selective + layer.attention_f + layer.cp / 3.0
     return full + np.where(lay.recompute == 1, selective, 0.0)
 
 
 def _p2p_time(job: Job, lay: Layouts, c: Constants) -> Array:
-    """Pipeline sends: all exposed while the pipeline fills and drains, a share of them in the steady phase."""
+    """Pipeline sends: all exposed while the pipeline fills and drains, a share of them in the steady phase.
+
+    Each turn of a rank, a chunk forward or backward, also costs launches and the wait for its neighbours.
+    """
     hw = job.hardware
     t = lay.mbs * job.sequences * job.seq_length / lay.cp
     rows = np.where(lay.sequence_parallel > 0, t / lay.tp, t)
     span = lay.tp * lay.cp * lay.dp * lay.pp
     send = rows * job.shape.hidden * 2.0 / links.link_rate(hw, c, span) + links.latency(hw, c, span)
     steady = np.where(lay.p2p_overlap > 0, c.p2p_exposed, 1.0) * lay.microbatches * lay.vpp
-    return np.where(lay.pp > 1, 2.0 * send * (lay.pp - 1 + steady), 0.0)
+    turns = 2.0 * lay.microbatches * lay.vpp * c.turn_overhead_s
+    return np.where(lay.pp > 1, 2.0 * send * (lay.pp - 1 + steady) + turns, 0.0)
 
 
 def rank_params(job: Job, lay: Layouts) -> Array:

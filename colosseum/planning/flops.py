@@ -36,7 +36,8 @@ class Shape:
     """Parameters of one norm, in units of h: 2 LayerNorm (scale, shift), 1 RMSNorm."""
     learned_positions: int
     """Rows of a learned position embedding; 0 = RoPE."""
-    dropout: bool
+    hidden_dropout: bool
+    attention_dropout: bool
     recomputes_activation: bool
     """A fused SwiGLU keeps its input and recomputes the product in the backward pass."""
 
@@ -58,7 +59,8 @@ class Shape:
             bias=model.add_bias_linear,
             norm_params=1 if model.normalization == "RMSNorm" else 2,
             learned_positions=(model.max_position_embeddings or seq_length) if learned else 0,
-            dropout=model.hidden_dropout > 0 or model.attention_dropout > 0,
+            hidden_dropout=model.hidden_dropout > 0,
+            attention_dropout=model.attention_dropout > 0,
             recomputes_activation=model.gated_linear_unit and model.activation_func == "silu",
         )
 
@@ -70,8 +72,12 @@ class Shape:
     @property
     def layer_matmul_params(self) -> int:
         """Weights of one layer's four GEMMs: QKV, output projection, the MLP's two (three when gated)."""
-        attention = self.hidden * self.qkv_width + self.heads * self.head_dim * self.hidden
-        return attention + (3 if self.gated else 2) * self.hidden * self.ffn
+        return self.hidden * self.qkv_width + self.heads * self.head_dim * self.hidden + self.layer_mlp_params
+
+    @property
+    def layer_mlp_params(self) -> int:
+        """Weights of the MLP's two GEMMs, the first twice as wide when gated."""
+        return (3 if self.gated else 2) * self.hidden * self.ffn
 
     @property
     def layer_small_params(self) -> int:

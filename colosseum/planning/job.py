@@ -36,9 +36,9 @@ class Job:
     fused_cross_entropy: bool
     gradient_accumulation_fusion: bool
     deferred_embedding_wgrad: bool
-    layernorm_recompute: bool
+    attention_recompute: bool
     mlp_recompute: bool
-    """Selective recomputation covers these modules (core_attn needs none: flash attention keeps no scores)."""
+    """Selective recomputation covers these modules (layernorm: nothing to do, Transformer Engine's norms are fused)."""
 
     @property
     def is_fp8(self) -> bool:
@@ -60,12 +60,12 @@ class Job:
             reference=task.reference if task.kind == "dpo" else "",
             dtype_bytes=2 if precision.dtype == "bf16" else 4,
             fp8=precision.fp8,
-            fp8_params=precision.fp8_params and precision.fp8 != "none",
+            fp8_params=bool(precision.fp8_params) and precision.fp8 != "none",
             moments_bytes=2.0 if precision.moments_dtype == "bf16" else 4.0,
             fused_cross_entropy=recipe.fusion.cross_entropy,
             gradient_accumulation_fusion=recipe.fusion.gradient_accumulation,
             deferred_embedding_wgrad=recipe.overlap.defer_embedding_wgrad_compute,
-            layernorm_recompute="layernorm" in recipe.recompute.modules,
+            attention_recompute="core_attn" in recipe.recompute.modules,
             mlp_recompute="mlp" in recipe.recompute.modules,
         )
 

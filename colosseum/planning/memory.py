@@ -1,7 +1,8 @@
 """Bytes on a rank at the peak of a step, by pipeline stage, for any number of layouts of one job.
 
 The peak stands at the first backward pass after the warm-up, when a rank holds all the microbatches it can have in
-flight (arXiv:2104.04473, section 2.2) and the temporaries of one backward pass.
+flight (arXiv:2104.04473, section 2.2) and the temporaries of one backward pass; or, where activations are few, in the
+optimizer's step.
 
 Legend: t tokens a rank sees in a microbatch (mbs s / cp), h hidden, f FFN, a heads, g KV groups, d head dimension,
 P parameters of a rank, n = dp cp.
@@ -9,7 +10,7 @@ P parameters of a rank, n = dp cp.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -56,18 +57,18 @@ def layer_activations(job: Job, lay: Layouts) -> Array:
     norms, mlp_out = 8.0 * shape.hidden * rows, 2.0 * f * t
     attention, mlp_in = t * (4.0 * ad + 4.0 * gd), (4.0 if shape.gated else 2.0) * f * t
     if job.is_fp8:
-        # FP8 copies replace the norms' outputs and the activation's; the attention output is kept twice.
-        norms, mlp_out, attention = norms - 2.0 * shape.hidden * rows, mlp_out / 2.0, attention + t * ad
+        # FP8 copies replace the norms' outputs and the activation's; delayed scaling keeps one of the attention's too.
+        norms, mlp_out = norms - 2.0 * shape.hidden * rows, mlp_out / 2.0
+        attention = attention + (t * ad if job.fp8 == "delayed" else 0.0)
     if job.dtype_bytes == 4:
         norms, mlp_out, attention, mlp_in = 2.0 * norms, 2.0 * mlp_out, 2.0 * attention, 2.0 * mlp_in
     statistics = 4.0 * t * shape.heads / tp + 16.0 * rows
-    dropout = 2.0 * shape.hidden * rows if shape.dropout else 0.0
+    dropout = 2.0 * shape.hidden * rows if shape.hidden_dropout else 0.0
     kept = norms + mlp_in + mlp_out + attention + statistics + dropout
     selective = np.zeros_like(kept)
     if job.mlp_recompute:
-        selective = selective + mlp_in + mlp_out
-    if job.layernorm_recompute:
-        selective = selective + (2.0 if job.is_fp8 else 4.0) * shape.hidden * rows
+        # With the output of the norm before it, which Transformer Engine computes in the first GEMM's module.
+        selective = selective + mlp_in + mlp_out + (1.0 if job.is_fp8 else float(job.dtype_bytes)) * shape.hidden * rows
     return np.asarray(kept - np.where(lay.recompute == 1, selective, 0.0))
 
 
@@ -90,18 +91,68 @@ def in_flight(lay: Layouts, stage: Any, layers: Array) -> Array:
 
 
 def stage_bytes(job: Job, lay: Layouts, c: Constants, stage: Any) -> StageBytes:
-    """Bytes of pipeline rank ``stage`` (a number, or an array of one number a layout)."""
+    """Bytes of pipeline rank ``stage`` (a number, or an array of one number a layout) at its fullest moment."""
+    backward, update = backward_bytes(job, lay, c, stage), update_bytes(job, lay, c, stage)
+    later = update.allocated > backward.allocated
+    return StageBytes(
+        **{f.name: np.where(later, getattr(update, f.name), getattr(backward, f.name)) for f in fields(StageBytes)}
+    )
+
+
+def update_bytes(job: Job, lay: Layouts, c: Constants, stage: Any) -> StageBytes:
+    """Bytes of pipeline rank ``stage`` in the optimizer's step.
+
+    megatron-core's DistributedOptimizer copies its share of BF16 gradients to FP32 (4 bytes a parameter), and that of
+    FP8 weights is quantised from another copy (2 bytes); an optimizer with BF16 moments takes gradients as they are.
+    Measured on an H200: 20.0 bytes a parameter where weights, gradients and states are 16.0, and 22.0 with FP8 weights.
+    """
+    matmul, other = _params(job, lay, stage)
+    weights, gradients, optimizer = _states(job, lay, matmul, other)
+    copied = (4.0 if job.moments_bytes == 4.0 else 0.0) * (lay.grad_bytes < 4.0) * (matmul + other)
+    copied = copied + (2.0 if job.fp8_params else 0.0) * matmul
+    none = np.zeros_like(weights)
+    return StageBytes(
+        weights=weights + _reference_weights(job, matmul + other),
+        gradients=gradients,
+        optimizer=optimizer,
+        activations=none,
+        logits=none,
+        workspace=copied / _shards(lay) + _weight_scratch(job, lay) + c.memory_offset_bytes,
+    )
+
+
+def _params(job: Job, lay: Layouts, stage: Any) -> tuple[Array, Array]:
+    """Parameters of pipeline rank ``stage``: those of the layers' GEMMs, and all others."""
+    shape, tp = job.shape, lay.tp
+    stage = np.broadcast_to(np.asarray(stage, dtype=np.float64), tp.shape)
+    is_first, is_last = stage == 0, stage == lay.pp - 1
+    layers = np.where(is_first, lay.first, np.where(is_last, lay.last, lay.middle))
+    table = shape.padded_vocab(tp) * shape.hidden / tp
+    both = is_first & is_last & (not shape.tied)
+    tables = table * (1.0 * (is_first | is_last) + both) + is_first * float(shape.learned_positions * shape.hidden)
+    other = layers * shape.layer_small_params + tables + is_last * float(shape.norm_params * shape.hidden)
+    return layers * shape.layer_matmul_params / tp, other
+
+
+def _shards(lay: Layouts) -> Array:
+    """Ranks that share the optimizer's states."""
+    return np.where(lay.distributed > 0, lay.dp * lay.cp, 1.0)
+
+
+def _reference_weights(job: Job, params: Array) -> Array:
+    """DPO's reference policy, where it stays beside the trained one."""
+    return params * (float(job.dtype_bytes) if job.reference == "resident" else 0.0)
+
+
+def backward_bytes(job: Job, lay: Layouts, c: Constants, stage: Any) -> StageBytes:
+    """Bytes of pipeline rank ``stage`` when its first backward pass ends the warm-up."""
     shape, tp = job.shape, lay.tp
     stage = np.broadcast_to(np.asarray(stage, dtype=np.float64), tp.shape)
     is_first, is_last = stage == 0, stage == lay.pp - 1
     layers = np.where(is_first, lay.first, np.where(is_last, lay.last, lay.middle))
     t = lay.mbs * job.sequences * job.seq_length / lay.cp
     table = shape.padded_vocab(tp) * shape.hidden / tp
-    matmul = layers * shape.layer_matmul_params / tp
-    both = is_first & is_last & (not shape.tied)
-    tables = table * (1.0 * (is_first | is_last) + both) + is_first * float(shape.learned_positions * shape.hidden)
-    other = layers * shape.layer_small_params + tables + is_last * float(shape.norm_params * shape.hidden)
-    params = matmul + other
+    matmul, other = _params(job, lay, stage)
     weights, gradients, optimizer = _states(job, lay, matmul, other)
     kept = layer_activations(job, lay)
     one_input = chunk_input(job, lay)
@@ -114,10 +165,8 @@ def stage_bytes(job: Job, lay: Layouts, c: Constants, stage: Any) -> StageBytes:
     logits = np.where(is_last, _logits(job, lay, t, table), 0.0)
     # The loss's temporaries are gone when the last layer's backward begins.
     workspace = np.where(is_last, np.maximum(workspace - logits, 0.0), workspace) + _weight_scratch(job, lay)
-    if job.reference == "resident":
-        weights = weights + float(job.dtype_bytes) * params
     return StageBytes(
-        weights=weights,
+        weights=weights + _reference_weights(job, matmul + other),
         gradients=gradients,
         optimizer=optimizer,
         activations=activations,
@@ -137,8 +186,7 @@ def _states(job: Job, lay: Layouts, matmul: Array, other: Array) -> tuple[Array,
     if job.is_fp8 and not job.fp8_params:
         weights = weights + 2.0 * matmul
     master = 4.0 if job.dtype_bytes == 2 else 0.0
-    shards = np.where(lay.distributed > 0, lay.dp * lay.cp, 1.0)
-    return weights, lay.grad_bytes * params, (master + 2.0 * job.moments_bytes) * params / shards
+    return weights, lay.grad_bytes * params, (master + 2.0 * job.moments_bytes) * params / _shards(lay)
 
 
 def _logits(job: Job, lay: Layouts, t: Array, table: Array) -> Array:

@@ -200,7 +200,9 @@ def _others(recipe: Recipe, found: Evaluated, order: Iterable[int], best: int, t
                 break
             seen.add(split)
             count += 1
-            told.append(_rejected(recipe, found, row, fastest, missing))
+            lost = _rejected(recipe, found, row, fastest, missing)
+            tied = missing <= 0 and found.time_s[row] < fastest
+            told.append(lost.model_copy(update={"reason": f"{lost.reason}, a tie: less head-room"}) if tied else lost)
     return tuple(told)
 
 
@@ -240,6 +242,8 @@ def _assumptions(recipe: Recipe, layout: Layout, calibration: Calibration) -> It
     yield "MFU: model FLOPs without recomputation and input embedding, over GPUs x step time x the BF16 dense peak"
     if recipe.precision.grad_reduce_dtype == AUTO and layout.grad_reduce_dtype == "bf16":
         yield "main gradients in BF16 (grad_reduce_dtype auto), as NVIDIA's performance recipes"
+    if recipe.precision.fp8_params == AUTO and recipe.precision.fp8 != "none":
+        yield "weights kept and gathered in FP8 (fp8_params auto), as NVIDIA's performance recipes"
     if recipe.task.kind == "sft":
         yield "sequences are full: padding counts as tokens"
 
@@ -258,6 +262,7 @@ def apply_layout(recipe: Recipe, layout: Layout) -> Recipe:
         "num_layers": layout.recompute_num_layers,
     }
     data["precision"]["grad_reduce_dtype"] = layout.grad_reduce_dtype
+    data["precision"]["fp8_params"] = bool(recipe.precision.fp8_params) and recipe.precision.fp8 != "none"
     data["optimizer"]["distributed"] = layout.distributed_optimizer
     data["overlap"] |= {
         "tp_comm": layout.tp_comm_overlap,

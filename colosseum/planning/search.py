@@ -13,6 +13,8 @@ from colosseum.planning.flops import Array
 from colosseum.planning.hardware import usable_bytes
 from colosseum.planning.job import Job, Layouts
 
+TIE = 0.005
+"""Share of the step time that does not tell two layouts apart."""
 BLOCK = 1 << 14
 """Rows evaluated at once: the temporaries of one block stay in the cache, so memory is bounded and time linear."""
 
@@ -32,9 +34,13 @@ class Evaluated:
         return len(self.time_s)
 
     def order(self, usable: float) -> npt.NDArray[np.intp]:
-        """Row numbers, best first: those that fit by time, then the others by bytes."""
+        """Row numbers, best first: those that fit by time, then the others by bytes.
+
+        What is within TIE of the fastest is as fast for all that the model can tell: the most head-room comes first.
+        """
         fits = self.device <= usable
-        return np.lexsort((np.where(fits, self.time_s, self.device), ~fits))
+        tied = fits & (self.time_s <= (1.0 + TIE) * np.min(self.time_s[fits], initial=np.inf))
+        return np.lexsort((np.where(fits & ~tied, self.time_s, self.device), ~tied, ~fits))
 
 
 def evaluate(job: Job, layouts: Layouts, constants: Constants) -> Evaluated:

@@ -34,7 +34,7 @@ def fp8_options_need_fp8(facts: Facts) -> Iterator[Finding]:
     precision = facts.recipe.precision
     if precision.fp8 != "none":
         return
-    if precision.fp8_params:
+    if precision.fp8_params is True:
         yield Finding("precision.fp8_params", "needs precision.fp8", (False,))
     for end in ("first", "last"):
         if getattr(precision.bf16_layers, end):

@@ -213,7 +213,7 @@ class Precision(Section):
     dtype: Literal["bf16", "fp32"] = "bf16"
     fp8: Literal["none", "delayed", "tensorwise", "blockwise"] = Field("none", description="scaling recipe")
     fp8_format: Literal["hybrid", "e4m3"] = "hybrid"
-    fp8_params: bool = Field(False, description="keep and gather weights in FP8")
+    fp8_params: BoolOrAuto = Field(False, description="keep and gather weights in FP8; auto = with FP8")
     fp8_wgrad: bool = Field(True, description="weight gradients in FP8")
     fp8_margin: Whole = 0
     fp8_interval: Count = 1

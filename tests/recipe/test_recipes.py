@@ -133,7 +133,7 @@ def test_a_campaign_runs_the_stages_in_order(name: str) -> None:
     stages = campaign["stages"]
     assert [s["recipe"] for s in stages] == [f"{name}/{stem}" for stem in STAGES]
     for before, after in pairwise(stages):
-        loaded = load(after["recipe"], after["overrides"]).recipe
+        loaded = load(after["recipe"], after.get("overrides", [])).recipe
         assert loaded.checkpoint.source == f"stage:{before['name']}"
 
 

@@ -210,6 +210,7 @@ def layouts(draw: st.DrawFn) -> Recipe:
         "batch.gbs": dp * pp * draw(st.integers(1, 3)),
         "model.num_layers": draw(st.integers(1, 3)) * pp * vpp + draw(st.integers(-2, 2)),
         "recompute.granularity": draw(st.sampled_from(["none", "selective", "full", "full"])),
+        "precision.fp8_params": False,
     }
     if changes["recompute.granularity"] == "full" or draw(st.integers(0, 9)) == 0:
         changes["recompute.method"] = draw(st.sampled_from(["uniform", "block"]))

@@ -52,6 +52,7 @@ PRIORS = {
     "tp_exposed": Prior(value=0.25, spread=0.3),
     "cp_exposed": Prior(value=0.15, spread=0.5),
     "p2p_exposed": Prior(value=0.2, spread=0.5),
+    "turn_overhead_s": Prior(value=1e-4, spread=0.7),
     "dp_exposed": Prior(value=0.6, spread=0.3),
     "step_overhead_s": Prior(value=5e-3, spread=0.5),
     "jitter_bf16": Prior(value=3e-3, spread=0.4),

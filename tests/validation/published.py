@@ -18,7 +18,7 @@ from colosseum.planning import cost
 from colosseum.planning.constants import Calibration, Constants, calibration_for
 from colosseum.planning.job import Job, Layouts
 from colosseum.planning.layout import enumerate_layouts
-from colosseum.planning.memory import peak
+from colosseum.planning.memory import backward_bytes, peak, update_bytes
 from colosseum.recipe.load import load
 from colosseum.recipe.schema import Recipe
 from colosseum.units import GIB
@@ -121,6 +121,17 @@ def peak_gib(row: Row, constants: Constants) -> float:
     return float(peak(*problem(row), constants)[0][0]) / GIB
 
 
+def first_step_gib(row: Row, constants: Constants) -> float:
+    """Predicted GiB at most in the first step, whose passes come before Adam has moments: what some logs print."""
+    job, lay = problem(row)
+    most = 0.0
+    for stage in range(int(lay.pp[0])):
+        backward, update = (of(job, lay, constants, float(stage)) for of in (backward_bytes, update_bytes))
+        moments = backward.optimizer * 2.0 * job.moments_bytes / (4.0 + 2.0 * job.moments_bytes)
+        most = max(most, float((backward.allocated - moments)[0]), float(update.allocated[0]))
+    return most / GIB
+
+
 def shipped(row: Row) -> Calibration:
     """The calibration a plan of the row uses."""
     return calibration_for(row.hardware)
@@ -153,7 +164,9 @@ def score_time(some: tuple[Row, ...], constants: Callable[[Row], Constants]) -> 
     return Score(rows=timed, errors=tuple(step_time(r, constants(r)) / (r.step_time_s or 1.0) - 1.0 for r in timed))
 
 
-def score_memory(some: tuple[Row, ...], constants: Callable[[Row], Constants]) -> Score:
-    """Of the rows with a memory peak."""
+def score_memory(
+    some: tuple[Row, ...], constants: Callable[[Row], Constants], of: Callable[[Row, Constants], float] = peak_gib
+) -> Score:
+    """Of the rows with a memory peak: of any step, or what ``of`` says."""
     held = tuple(r for r in some if r.peak_gib is not None)
-    return Score(rows=held, errors=tuple(peak_gib(r, constants(r)) / (r.peak_gib or 1.0) - 1.0 for r in held))
+    return Score(rows=held, errors=tuple(of(r, constants(r)) / (r.peak_gib or 1.0) - 1.0 for r in held))

@@ -7,9 +7,19 @@ import pytest
 from colosseum.planning.constants import Constants, calibration_for
 from colosseum.planning.resolve import candidates, free_layout, resolve
 from colosseum.recipe.load import load
-from tests.validation.bench import CASE_STUDY, rank
+from tests.validation.bench import CASE_STUDY, layouts, rank
 from tests.validation.fit import fitted_rows, leave_one_family_out
-from tests.validation.published import Row, peak_gib, recipe_of, rows, score_memory, score_time, shipped, step_time
+from tests.validation.published import (
+    Row,
+    first_step_gib,
+    peak_gib,
+    recipe_of,
+    rows,
+    score_memory,
+    score_time,
+    shipped,
+    step_time,
+)
 
 
 def constants(row: Row) -> Constants:
@@ -28,7 +38,7 @@ def test_every_row_is_one_legal_layout() -> None:
 @pytest.mark.parametrize(
     ("kind", "mean", "worst"),
     [
-        ("fit", 0.035, 0.11),  # one row, 11%: GPT-3 on 512 GPUs, which its source has 8% slower than on 256
+        ("fit", 0.035, 0.10),
         ("held", 0.06, 0.10),
         ("other", 0.12, 0.13),
     ],
@@ -44,6 +54,14 @@ def test_memory_peaks() -> None:
     """Nothing of the memory model was fitted to these rows."""
     score = score_memory(tuple(r for r in rows() if r.set != "sft"), constants)
     assert len(score.errors) >= 13
+    assert score.mape < 0.03
+    assert abs(score.worst[1]) < 0.08, score.worst
+
+
+def test_first_steps_peaks_in_fp8() -> None:
+    """TP, PP, VPP and FP8 together, of a log's first line; nothing was fitted to them either."""
+    score = score_memory(of("sft"), constants, first_step_gib)
+    assert len(score.errors) == 4
     assert score.mape < 0.03
     assert abs(score.worst[1]) < 0.08, score.worst
 
@@ -79,15 +97,20 @@ def test_the_case_studys_layout_wins_its_search() -> None:
     assert (layout.tp, layout.pp, layout.vpp, layout.cp, layout.dp) == (8, 10, 10, 4, 9)
 
 
-@pytest.mark.parametrize("name", ["dgxc-v24.11.1#017", "dgxc-v24.11.1#020", "dgxc-v25.04.02#001", "dgxc-v25.04.02#027"])
-def test_published_layouts_are_among_the_best(name: str) -> None:
-    recipe = recipe_of(next(r for r in rows() if r.id == name))
-    place, behind = rank(candidates(free_layout(recipe), calibration_for("h100-sxm")), recipe)
-    assert 1 <= place <= 5
-    assert behind < 0.03
+def test_published_layouts_are_among_the_best() -> None:
+    """Each layout once; those further behind than 3% are told in docs/planner.md."""
+    found = [
+        rank(candidates(free_layout(recipe_of(row)), calibration_for("h100-sxm")), recipe_of(row)) for row in layouts()
+    ]
+    assert len(found) == 19
+    assert all(1 <= place <= 5 for place, _ in found), found
+    assert sum(behind < 0.03 for _, behind in found) >= 11
+    assert max(behind for _, behind in found) < 0.07
 
 
 @pytest.mark.long
 def test_families_never_fitted() -> None:
     held_out = leave_one_family_out(calibration_for("h100-sxm").constants)
-    assert score_time(fitted_rows(), lambda r: held_out[r.family]).mape < 0.035
+    score = score_time(fitted_rows(), lambda r: held_out[r.family])
+    assert score.mape < 0.035
+    assert abs(score.worst[1]) < 0.10, score.worst
