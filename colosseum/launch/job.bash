@@ -37,7 +37,7 @@ saved_step() { # the newest finished checkpoint, 0 = none; colosseum.json is wri
 }
 
 write_outcome() { # KIND RETRY REASON RANK: unless a rank wrote it already (first writer wins)
-  local reason=${3//'\'/'\\'}
+  local reason=${3//\\/\\\\}
   reason=${reason//'"'/'\"'}
   (set -C && printf '{"kind": "%s", "retry": %s, "step": %d, "last_saved_step": %d, "rank": %s, "reason": "%s"}\n' \
     "$1" "$2" "$(saved_step)" "$(saved_step)" "${4:-null}" "$reason" > "$attempt_folder/outcome.json") 2> /dev/null
