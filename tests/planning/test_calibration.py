@@ -135,6 +135,18 @@ def test_a_site_twice_as_slow_has_factor_two_and_its_plans_say_so() -> None:
     assert median(row["step_time_s"] for row in rows) == 2 * plan.step_time_s
 
 
+def test_a_real_run_is_as_its_plan_said() -> None:
+    """30 steps of 12 layers of Llama 3 8B in BF16 on one H200 (tests/validation/README.md): nothing to correct."""
+    words = ["hardware=h200-sxm", "model.num_layers=12", "batch.seq_length=8192", "batch.gbs=4"]
+    recipe = load("generic", [*words, "resources.gpus=1", "resources.gpus_per_node=1"], cluster="local").recipe
+    file = Path(__file__).parents[1] / "validation" / "h200_run_metrics.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    base = calibration_for("h200-sxm")
+    fitted = fit_run(rows, resolve(recipe), base, name="site", source="y").calibration.constants
+    assert fitted.site_factor == pytest.approx(1.0, rel=0.03)
+    assert abs(fitted.memory_offset_bytes) < 0.01 * max(row["memory_peak_bytes"][0] for row in rows)
+
+
 def test_what_cannot_be_fitted_is_refused() -> None:
     plan = a_plan(BASE)
     with pytest.raises(RefusedInput, match="15 steps or more"):
