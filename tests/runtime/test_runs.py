@@ -346,10 +346,10 @@ def test_missing_inputs_are_refused_before_a_folder_is_made(place: Place, data: 
 
 @pytest.fixture
 def small_disk(tmp_path: Path):  # type: ignore[no-untyped-def]
-    """A file system of 6 MB of its own."""
+    """A file system of 400 MB of its own."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(folder)], capture_output=True)
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400m", "tmpfs", str(folder)], capture_output=True)
     if done.returncode:
         pytest.skip("mounting a small file system needs root")
     yield folder
@@ -358,8 +358,13 @@ def small_disk(tmp_path: Path):  # type: ignore[no-untyped-def]
 
 def test_a_full_disk_leaves_the_last_good_checkpoint(small_disk: Path, data: Path) -> None:
     place = Place(small_disk)
-    recipe = tiny.recipe(data, train={"steps": 8}, checkpoint={"every_steps": 1, "keep_last": None})
-    ended = place.train(place.recipe(recipe))
+    recipe = tiny.recipe(data, train={"steps": 60}, checkpoint={"every_steps": 1, "keep_last": None})
+    process = place.start(place.recipe(recipe))
+    run = wait_for_step(place, process, 1)
+    # There was room when the run began; now there is for one or two more checkpoints.
+    disk = shutil.disk_usage(small_disk)
+    subprocess.run(["mount", "-o", f"remount,size={disk.used + 8_000_000}", str(small_disk)], check=True)
+    ended = place.end(process, run)
     assert ended.code == 4, ended.err
     assert "no space is left on the disk" in ended.said
     newest = newest_committed(ended.run.checkpoints)
