@@ -58,6 +58,7 @@ def _for_recipe(words: list[str], cluster: str | None, as_json: bool) -> None:
 
     from colosseum.cli.words import recipe_and_overrides
     from colosseum.engines.registry import ENGINES
+    from colosseum.errors import Fault
     from colosseum.planning.resolve import apply_layout, resolve
     from colosseum.recipe.load import load
 
@@ -65,8 +66,10 @@ def _for_recipe(words: list[str], cluster: str | None, as_json: bool) -> None:
     loaded = load(name, overrides, cluster=cluster)
     warn(loaded.warnings)
     recipe = apply_layout(loaded.recipe, resolve(loaded.recipe).layout)
+    task = recipe.task.kind
     faults = {engine: ENGINES[engine].faults(recipe) for engine in ENGINES}
-    faults["mcore"] = [] if recipe.task.kind in ENGINES["mcore"].about.tasks else faults["mcore"]
+    for engine in (e for e in ENGINES if task not in ENGINES[e].about.tasks and not faults[e]):
+        faults[engine].append(Fault(path="task.kind", value=task, rule=f"engine {engine} does not train it yet"))
     if as_json:
         rows = [
             {"name": e, "can_run": not found, "faults": [f.as_json() for f in found]} for e, found in faults.items()

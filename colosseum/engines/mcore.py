@@ -38,7 +38,9 @@ class McoreEngine:
         return faults
 
     def notes(self, recipe: Recipe) -> list[str]:
-        return []
+        """Such a recipe is planned and written as a bundle all the same; only its submission is refused."""
+        sentence = not_yet(recipe)
+        return [] if sentence is None else [sentence]
 
     def render(self, recipe: Recipe, plan: Plan) -> EngineLaunch:
         return EngineLaunch(files={}, argv=("python", "-m", "colosseum.runtime", "bundle"))

@@ -151,8 +151,8 @@ def _model(recipe: Recipe) -> Iterator[str]:
     yield from ("--hidden-dropout", repr(model.hidden_dropout), "--attention-dropout", repr(model.attention_dropout))
     yield from ("--init-method-std", repr(model.init_method_std))
     yield from ("--make-vocab-size-divisible-by", str(model.make_vocab_size_divisible_by))
-    # As mcore: its bias and activation are not fused, its softmax is in FP32.
-    yield from ("--transformer-impl", "transformer_engine", "--no-bias-gelu-fusion", "--no-bias-swiglu-fusion")
+    # As mcore: bias and activation are fused for SwiGLU alone (Megatron-LM's default), the softmax is in FP32.
+    yield from ("--transformer-impl", "transformer_engine", "--no-bias-gelu-fusion")
     yield "--attention-softmax-in-fp32"
 
 

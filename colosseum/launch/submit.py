@@ -58,8 +58,6 @@ def find_run(name: str, runs: Path) -> RunDir:
 def warnings(compiled: Compiled) -> list[str]:
     """What the engine does otherwise than the recipe says, and what only a submission refuses."""
     found = engine_of(compiled.recipe.engine).notes(compiled.recipe)
-    if sentence := not_yet(compiled.recipe):
-        found.append(sentence)
     if compiled.recipe.cluster.scheduler == "local" and (sentence := local.cannot_run(compiled.recipe)):
         found.append(sentence)
     if not compiled.plan.fits:

@@ -23,7 +23,9 @@ def test_engines_of_a_recipe_say_what_keeps_the_others_from_it(cli: Cli) -> None
     done = cli("engines", "colosseum-355b/dpo", "--cluster", "dgx-h100", "--json")
     rows = {row["name"]: row for row in json.loads(done.out)["engines"]}
     assert rows["nemo1"]["can_run"]
-    assert "task.kind" in [f["path"] for f in rows["nemo2"]["faults"]]
+    for engine in ("mcore", "megatron-lm", "nemo2"):
+        assert not rows[engine]["can_run"]
+        assert "task.kind" in [f["path"] for f in rows[engine]["faults"]]
 
 
 def test_arguments_become_a_recipe_that_says_what_it_lacks(cli: Cli, tmp_path: Path) -> None:
