@@ -58,15 +58,16 @@ def import_config(
 
 def _read(kind: str, file: Path) -> Imported:
     from colosseum.errors import Fault, RefusedInput
-    from colosseum.recipe.scan import read_text, scan
+    from colosseum.recipe.scan import REFERENCE_RULE, read_text, scan
 
     text = read_text(file, str(file))
     if kind == "nemo1":
         from colosseum.engines import import_nemo1
 
         scanned = scan(text, str(file))
-        if scanned.faults:
-            raise RefusedInput(scanned.faults)
+        # Interpolations of a kind that no recipe may have are NeMo's daily bread.
+        if faults := [fault for fault in scanned.faults if fault.rule != REFERENCE_RULE]:
+            raise RefusedInput(faults)
         if not isinstance(scanned.data, dict):
             raise RefusedInput([Fault(path="FILE", value=str(file), rule="is no YAML mapping")])
         return import_nemo1.read(scanned.data)
@@ -89,18 +90,20 @@ def _check(text: str) -> list[str]:
     """What the recipe breaks, as sentences."""
     import tempfile
 
+    from colosseum.engines.registry import engine_of
     from colosseum.errors import RefusedInput
-    from colosseum.planning.resolve import resolve
+    from colosseum.planning.resolve import apply_layout, resolve
     from colosseum.recipe.load import load
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "imported.yaml"
         path.write_text(text, encoding="utf-8")
         try:
-            resolve(load(str(path)).recipe)
+            recipe = load(str(path)).recipe
+            recipe = apply_layout(recipe, resolve(recipe).layout)
         except RefusedInput as refused:
             return [fault.sentence().partition(" [")[0] for fault in refused.faults]
-    return []
+    return [fault.sentence() for fault in engine_of(recipe.engine).faults(recipe)]
 
 
 def _write(out: Path, text: str) -> None:

@@ -1,25 +1,19 @@
 """Arguments of Megatron-LM's pretrain_gpt.py, alone or inside a job script -> a recipe's data.
 
-The script is read, never run: assignments of plain text are filled in for ``$NAME`` and ``${NAME[@]}``, nothing else is
-expanded. Options that are left out have Megatron-LM's defaults, as there.
+The script is read, never run (``script.py``). Options that are left out have Megatron-LM's defaults, as there.
 """
 
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from colosseum.engines.importing import Imported, direct, finding
+from colosseum.engines.importing import UNREAD, Finding, Imported, direct, finding
 from colosseum.engines.known import megatron_options
+from colosseum.engines.script import is_plain
+from colosseum.engines.script import options as options
 
-_ARRAY = re.compile(r"^[ \t]*(?:export +)?([A-Za-z_]\w*)\+?=\(([^()]*)\)", re.MULTILINE)
-_QUOTED = re.compile(r"^[ \t]*(?:export +)?([A-Za-z_]\w*)=\"((?:[^\"\\]|\\.)*)\"", re.MULTILINE | re.DOTALL)
-_PLAIN = re.compile(r"^[ \t]*(?:export +)?([A-Za-z_]\w*)=([^\s\"'()]+)[ \t]*(?:#.*)?$", re.MULTILINE)
-_USE = re.compile(r"\$\{?([A-Za-z_]\w*)(?:\[@\])?(?::-([^}]*))?\}?")
-DEEPEST = 8
-LONGEST = 1_000_000
 LAUNCHER = {"--nproc_per_node", "--nnodes", "--node_rank", "--master_addr", "--master_port", "--nproc-per-node"}
 NUMBERS = {
     "--num-layers": "model.num_layers",
@@ -109,14 +103,24 @@ SILENT = {
 def read(text: str) -> Imported:
     """All options of a file, in its order."""
     given = options(text)
+    plain = {option: values for option, values in given.items() if all(map(is_plain, values))}
     found = Imported("megatron-lm")
     known = megatron_options()
-    used = _fields(found, given) | SILENT
+    used = _fields(found, plain) | SILENT
     found.fields |= _gpus(text)
     for option, values in given.items():
+        written = " ".join(values)
         if option not in used and option not in LAUNCHER:
-            found.findings.append(finding(option, " ".join(values), known))
+            found.findings.append(finding(option, written, known))
+        elif option not in SILENT and (option not in plain or _is_no_number(option, values)):
+            found.findings.append(Finding(key=option, value=written, kind=UNREAD))
     return found
+
+
+def _is_no_number(option: str, values: list[str]) -> bool:
+    if not values or option not in {*NUMBERS, *RATES}:
+        return False
+    return (_integer if option in NUMBERS else _rate)(values[0]) is None
 
 
 def _gpus(text: str) -> dict[str, Any]:
@@ -128,50 +132,6 @@ def _gpus(text: str) -> dict[str, Any]:
 
     nodes, each = number("--nodes|-N"), number("--gpus-per-node|--gres|--ntasks-per-node")
     return {} if not nodes or not each else {"resources.gpus": nodes * each, "resources.gpus_per_node": each}
-
-
-def options(text: str) -> dict[str, list[str]]:
-    """Options and their values, of an argument line or of a shell script that holds one.
-
-    In a script they are those of the words after ``pretrain_gpt.py``; the last of an option counts, as for argparse.
-    """
-    text = re.sub(r"\\\r?\n", " ", text[:LONGEST])
-    names: dict[str, str] = {}
-    for pattern in (_ARRAY, _QUOTED, _PLAIN):
-        for match in pattern.finditer(text):
-            body = re.sub(r"(^|\s)#[^\n]*", " ", match[2]) if pattern is not _PLAIN else match[2]
-            names.setdefault(match[1], "")
-            names[match[1]] = f"{names[match[1]]} {body}".strip() if pattern is _ARRAY else body
-    place = re.search(r"pretrain_\w+\.py\b", text)
-    line = text[place.end() :] if place else text
-    for _ in range(DEEPEST):
-        line, previous = _USE.sub(lambda m: names.get(m[1], m[2] or f"%{m[1]}"), line)[:LONGEST], line
-        if line == previous:
-            break
-    return _options(_words(line if place is None else line.split("\n\n")[0]))
-
-
-def _words(line: str) -> list[str]:
-    lexer = shlex.shlex(line, posix=True, punctuation_chars=False)
-    lexer.whitespace_split, lexer.commenters = True, "#"
-    try:
-        return list(lexer)
-    except ValueError:  # an unbalanced quote further on in the script
-        return line.split()
-
-
-def _options(words: list[str]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    option = ""
-    for word in words:
-        if word.startswith("--") and len(word) > 2:
-            option, equals, value = word.partition("=")
-            found[option] = [value] if equals else []
-        elif word in ("|", ">", "2>&1", "&", ";", "&&", "||"):
-            break
-        elif option:
-            found[option].append(word.strip("\"'"))
-    return found
 
 
 def _fields(found: Imported, given: Mapping[str, list[str]]) -> set[str]:
@@ -211,6 +171,8 @@ def _special(put: dict[str, Any], given: Mapping[str, list[str]], value: Any) ->
     put["model.gated_linear_unit"] = gated
     groups = _integer(value("--num-query-groups") or "")
     put["model.num_query_groups"] = groups if "--group-query-attention" in given else None
+    if "--use-rotary-position-embeddings" in given:
+        put["model.position_embedding_type"] = "rope"
     put["model.rope_scaling"] = _rate(value("--rope-scaling-factor") or "") if "--use-rope-scaling" in given else None
     put["parallelism.vpp"] = _chunks(put, given)
     put["recompute.granularity"] = (given.get("--recompute-granularity") or ["none"])[0]
@@ -234,6 +196,7 @@ def _special(put: dict[str, Any], given: Mapping[str, list[str]], value: Any) ->
     put["overlap.p2p"] = interleaved and "--no-overlap-p2p-communication" not in given
     put["overlap.batch_p2p"] = not put["overlap.p2p"]
     put["stability.mode"] = "off" if "--no-check-for-nan-in-loss-and-grad" in given else "act"
+    _by_samples(put, given)
     _data(put, given)
     if first := given.get("--pretrained-checkpoint"):
         put["checkpoint.from"], put["checkpoint.load"] = first[0], ["weights"]
@@ -243,8 +206,18 @@ def _special(put: dict[str, Any], given: Mapping[str, list[str]], value: Any) ->
         *("--recompute-activations", "--fp8-recipe", "--fp8-format", "--grad-reduce-in-bf16", "--exp-avg-dtype"),
         *("--accumulate-allreduce-grads-in-fp32", "--exp-avg-sq-dtype", "--use-precision-aware-optimizer"),
         *("--no-overlap-p2p-communication", "--no-check-for-nan-in-loss-and-grad", "--data-path", "--vocab-size"),
-        *("--tokenizer-type", "--tokenizer-model", "--pretrained-checkpoint"),
+        *("--tokenizer-type", "--tokenizer-model", "--pretrained-checkpoint", "--train-samples"),
+        *("--lr-warmup-samples", "--use-rotary-position-embeddings"),
     }
+
+
+def _by_samples(put: dict[str, Any], given: Mapping[str, list[str]]) -> None:
+    """Lengths in samples as whole steps (Megatron-LM: train_samples // global_batch_size)."""
+    gbs = put.get("batch.gbs")
+    for option, path in (("--train-samples", "train.steps"), ("--lr-warmup-samples", "optimizer.warmup_steps")):
+        samples = _integer((given.get(option) or [""])[0])
+        if samples is not None and gbs:
+            put[path] = samples // gbs
 
 
 def _chunks(put: Mapping[str, Any], given: Mapping[str, list[str]]) -> int:

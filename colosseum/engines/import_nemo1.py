@@ -1,11 +1,15 @@
-"""A YAML of NeMo 1.x or NeMo-Aligner -> a recipe's data. What it leaves out has the template's default, as there."""
+"""A YAML of NeMo 1.x or NeMo-Aligner -> a recipe's data. What it leaves out has the template's default, as there.
+
+``${key}`` and ``${.key}`` are followed inside the file; no other interpolation is read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from colosseum.engines.importing import Imported, direct, finding
+from colosseum.engines.importing import UNREAD, Finding, Imported, direct, finding
 from colosseum.engines.known import nemo1_defaults, nemo1_keys
 from colosseum.engines.nemo1_config import ACTIVATIONS, SCHEDULES
 
@@ -25,6 +29,10 @@ _SAME = {
     "resources": "gpus_per_node",
     "task": "beta loss sft_weight average_log_probs",
 }
+_REFERENCE = re.compile(r"\$\{(\.*)([\w.]+)\}")
+DEEPEST = 8
+"""How often a reference may lead to another."""
+NUMBER = (int, float)
 PLAIN = tuple(f"{section}.{name}" for section, names in _SAME.items() for name in names.split())
 """Fields whose values are written alike on both sides."""
 OPTIONAL = ("num_query_groups", "kv_channels", "cache_dir", "method", "num_layers")
@@ -33,23 +41,40 @@ SILENT = {
     *("trainer.use_distributed_sampler", "trainer.max_steps", "trainer.max_time", "model.max_position_embeddings"),
     *("model.mcore_gpt", "model.transformer_engine", "model.megatron_amp_O2", "model.data.seq_length", "precision"),
     *("model.data.data_impl", "model.data.splits_string", "model.ub_tp_comm_bootstrap_backend"),
-    *("model.precision", "model.override_vocab_size"),
+    "model.precision",
 }
 """Said by the engine itself, or by another field."""
 
 
 def read(data: dict[str, Any]) -> Imported:
     """All keys of the file, in its order."""
-    flat = dict(_flat(data))
+    written = dict(_flat(data))
+    flat = {key: _followed(key, value, written) for key, value in written.items()}
     task = "dpo" if any(".dpo." in key for key in flat) else "sft" if any(".sft." in key for key in flat) else "cpt"
     values = {**nemo1_defaults(task), **flat}
     found = Imported("nemo1")
-    used = _fields(found, values, task) | SILENT
+    used, unread = _fields(found, values, task)
     for key, value in flat.items():
         # A launcher's own sections speak of the cluster.
-        if key not in used and key.split(".")[0] not in ("defaults", "run", "hydra"):
+        if key in unread:
+            found.findings.append(Finding(key=key, value=value, kind=UNREAD))
+        elif key not in used | SILENT and key.split(".")[0] not in ("defaults", "run", "hydra"):
             found.findings.append(finding(key, value, nemo1_keys()))
     return found
+
+
+def _followed(key: str, value: Any, flat: Mapping[str, Any]) -> Any:
+    """What a reference leads to; other values, and references that lead nowhere, as they are."""
+    for _ in range(DEEPEST):
+        match = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
+        if match is None:
+            break
+        parents = key.split(".")[: -len(match[1])] if match[1] else []
+        key = ".".join([*parents, match[2]])
+        if key not in flat:
+            break
+        value = flat[key]
+    return value
 
 
 def _flat(node: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -60,14 +85,19 @@ def _flat(node: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{prefix}{key}", value
 
 
-def _fields(found: Imported, values: dict[str, Any], task: str) -> set[str]:
-    """Fills the fields; the keys that were read."""
-    put, used = found.fields, set()
+def _fields(found: Imported, values: dict[str, Any], task: str) -> tuple[set[str], set[str]]:
+    """Fills the fields; the keys that were looked at, and those of them whose value could not be read."""
+    put, used, unread = found.fields, set(), set()
 
-    def take(key: str, default: Any = None) -> Any:
+    def take(key: str, kind: type | tuple[type, ...] = object) -> Any:
+        """The value if it is of a kind, else None."""
         used.add(key)
-        value = values.get(key, default)
-        return default if isinstance(value, str) and "${" in value else value
+        value = values.get(key)
+        left_open = isinstance(value, str) and ("${" in value or value == "???")
+        if value is None or (isinstance(value, kind) and not left_open):
+            return value
+        unread.add(key)
+        return None
 
     put["name"] = _name(take("exp_manager.name") or take("name"))
     put["engine"] = "nemo1"
@@ -80,7 +110,7 @@ def _fields(found: Imported, values: dict[str, Any], task: str) -> set[str]:
         value = take(key)
         if value is not None or (path.rpartition(".")[2] in OPTIONAL and key in values):
             put[path] = value
-    return used
+    return used, unread
 
 
 def _name(text: Any) -> str:
@@ -91,34 +121,37 @@ def _name(text: Any) -> str:
 def _special(put: dict[str, Any], take: Any, task: str) -> None:
     """Values that are written otherwise on the two sides."""
     names = {there: here for here, there in ACTIVATIONS.items()} | {"swiglu": ("silu", True), "geglu": ("gelu", True)}
-    activation, normalization = take("model.activation"), take("model.normalization")
+    activation, normalization = take("model.activation", str), take("model.normalization", str)
     if activation in names:
         put["model.activation_func"], put["model.gated_linear_unit"] = names[activation]
     if normalization is not None:
         put["model.normalization"] = "RMSNorm" if normalization == "rmsnorm" else "LayerNorm"
         put["model.layernorm_zero_centered_gamma"] = normalization == "layernorm1p"
+    if size := take("model.override_vocab_size", int):
+        put["model.vocab_size"] = size
     put["parallelism.vpp"] = take("model.virtual_pipeline_model_parallel_size") or 1
     put["recompute.granularity"] = take("model.activations_checkpoint_granularity") or "none"
     fp32 = str(take("trainer.precision")) in ("32", "32-true")
     put["precision.dtype"] = "fp32" if fp32 else "bf16"
-    put["precision.fp8"] = "delayed" if take("model.fp8", False) else "none"
-    put["precision.fp8_format"] = "e4m3" if take("model.fp8_e4m3", False) else "hybrid"
+    put["precision.fp8"] = "delayed" if take("model.fp8", bool) else "none"
+    put["precision.fp8_format"] = "e4m3" if take("model.fp8_e4m3", bool) else "hybrid"
     take("model.fp8_hybrid")
     put["precision.grad_reduce_dtype"] = take("model.optim.grad_sync_dtype") or "auto"
     put["optimizer.distributed"] = "distributed" in str(take("model.optim.name"))
-    beta1, beta2 = take("model.optim.betas") or (0.9, 0.999)
-    put["optimizer.beta1"], put["optimizer.beta2"] = float(beta1), float(beta2)
+    betas = take("model.optim.betas", list)
+    if betas is not None:
+        put |= dict(zip(("optimizer.beta1", "optimizer.beta2"), betas, strict=False))
     schedules = {there: here for here, there in SCHEDULES.items()}
-    put["optimizer.lr_schedule"] = schedules.get(take("model.optim.sched.name"), "cosine")
+    put["optimizer.lr_schedule"] = schedules.get(take("model.optim.sched.name", str) or "", "cosine")
     take("model.optim.sched.constant_steps")
-    nodes, per_node = take("trainer.num_nodes") or 1, take("trainer.devices") or 1
-    put["resources.gpus"] = int(nodes) * int(per_node)
+    nodes, per_node = take("trainer.num_nodes", int) or 1, take("trainer.devices", int) or 1
+    put["resources.gpus"] = nodes * per_node
     keep = take("exp_manager.checkpoint_callback_params.save_top_k")
     put["checkpoint.keep_last"] = None if keep in (None, -1) else keep
     asynchronous = take("exp_manager.checkpoint_callback_params.async_save")
     put["checkpoint.async"] = bool(asynchronous) and task == "cpt"
-    library = take("model.tokenizer.library")
-    model, kind = take("model.tokenizer.model"), take("model.tokenizer.type")
+    library = take("model.tokenizer.library", str)
+    model, kind = take("model.tokenizer.model", str), take("model.tokenizer.type", str)
     if library == "sentencepiece":
         put["tokenizer.kind"], put["tokenizer.path"] = "sentencepiece", model
     elif library == "huggingface" and kind:
@@ -128,7 +161,7 @@ def _special(put: dict[str, Any], take: Any, task: str) -> None:
 def _of_task(put: dict[str, Any], take: Any, task: str) -> None:
     """Length, validation, data and first weights: other keys for every task."""
     home = "trainer" if task == "cpt" else f"trainer.{task}"
-    put["optimizer.clip_grad"] = float(take(f"{home}.gradient_clip_val") or 0)
+    put["optimizer.clip_grad"] = float(take(f"{home}.gradient_clip_val", NUMBER) or 0)
     every = take(f"{home}.val_check_interval")
     if isinstance(every, int):
         put["train.val_every_steps"] = every
@@ -144,8 +177,8 @@ def _of_task(put: dict[str, Any], take: Any, task: str) -> None:
     if task == "cpt":
         put["train.steps"] = take("trainer.max_steps")
         put["train.log_every_steps"] = take("trainer.log_every_n_steps")
-        prefix = take("model.data.data_prefix")
-        if isinstance(prefix, list):
+        prefix = take("model.data.data_prefix", list) or take("model.data.data_prefix.train", list)
+        if prefix is not None:
             put["data.blend"] = _blend(prefix)
         if split := take("model.data.splits_string"):
             put["data.split"] = split
@@ -170,15 +203,15 @@ def _of_task(put: dict[str, Any], take: Any, task: str) -> None:
 
 
 def _blend(prefix: list[Any]) -> list[dict[str, Any]]:
-    """``[weight, path, …]``, or paths alone."""
-    if prefix and isinstance(prefix[0], str) and not _is_number(prefix[0]):
+    """``[weight, path, …]``, or paths alone; the recipe's own rules judge what they are."""
+    if not any(map(_weight, prefix)):
         return [{"path": path, "weight": 1.0} for path in prefix]
-    return [{"path": path, "weight": float(weight)} for weight, path in zip(prefix[::2], prefix[1::2], strict=False)]
+    pairs = zip(prefix[::2], prefix[1::2], strict=False)
+    return [{"path": path, "weight": _weight(weight) or weight} for weight, path in pairs]
 
 
-def _is_number(text: str) -> bool:
+def _weight(item: Any) -> float | None:
     try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+        return float(item)
+    except (TypeError, ValueError):
+        return None

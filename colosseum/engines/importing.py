@@ -9,9 +9,10 @@ from typing import Any
 
 from colosseum.engines.fields import table
 
-UNKNOWN, LEFT = "unknown", "left out"
+UNKNOWN, UNREAD, LEFT = "unknown", "not read", "left out"
 KINDS = {
     UNKNOWN: "no version that we know reads this key: misspelt or dead",
+    UNREAD: "its value is known only when that runs, or is none that fits: fill it in",
     LEFT: "known there, and no field of a recipe: see whether you need it",
 }
 

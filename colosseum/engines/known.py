@@ -38,7 +38,7 @@ def nemo1_keys() -> frozenset[str]:
 
 @functools.cache
 def nemo1_defaults(task: str) -> Mapping[str, Any]:
-    """What the template of a task says; interpolations and what must be given are left out."""
+    """What the template of a task says; null stays null, interpolations and what must be given are left out."""
     found = {row["key"]: yaml.safe_load(row["default"]) for row in rows(TEMPLATES[task])}
     return {
         key: _number(value)
@@ -48,7 +48,9 @@ def nemo1_defaults(task: str) -> Mapping[str, Any]:
 
 
 def _number(value: Any) -> Any:
-    """``2e-4``: text to PyYAML, a number to NeMo."""
+    """``2e-4``: text to PyYAML, a number to NeMo; ``None`` is how the lists write null."""
+    if value == "None":
+        return None
     try:
         return float(value) if isinstance(value, str) and value[:1].isdigit() and "e" in value else value
     except ValueError:

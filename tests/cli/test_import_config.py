@@ -52,3 +52,15 @@ def test_files_that_are_no_configuration_are_refused(cli: Cli, tmp_path: Path) -
         ("megatron-args", "list.yaml"),
     ):
         assert cli("import-config", kind, file).code == 2, file
+
+
+def test_a_nemo_yaml_with_interpolations_is_read(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "nemo.yaml").write_text(
+        "exp_manager: {explicit_log_dir: '${oc.env:LOGS}'}\n"
+        "model: {encoder_seq_length: 4096, max_position_embeddings: '${.encoder_seq_length}',\n"
+        "  determinstic_mode: false}\n"
+    )
+    done = cli("import-config", "nemo1", "nemo.yaml", "--out", "mine.yaml")
+    assert done.code == 0
+    assert "did you mean model.deterministic_mode" in done.said
+    assert cli("validate", "mine.yaml", "model.vocab_size=32000", "tokenizer.path=/t/tokenizer.json").code == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import yaml
 
 from colosseum.engines import import_megatron, import_nemo1
-from colosseum.engines.importing import LEFT, UNKNOWN
+from colosseum.engines.importing import LEFT, UNKNOWN, UNREAD
 from colosseum.recipe.rules_base import value_at
 from colosseum.recipe.schema import Recipe
 from tests.engines.conftest import Rendered, Resolved
@@ -120,3 +121,105 @@ def test_a_script_is_read_and_never_run(tmp_path: Path, monkeypatch: pytest.Monk
     assert list(tmp_path.iterdir()) == []
     assert "optimizer.lr" not in found.fields  # the environment is not looked at
     assert found.fields["model.num_layers"] == 2
+
+
+SCRIPT = r"""#!/bin/bash
+#SBATCH -N 4
+#SBATCH --gres=gpu:h100:8
+set -euo pipefail
+PROGRAM=/opt/megatron-lm/pretrain_gpt.py   # not pretrain_bert.py
+TP=${TP:-8}; RATE=${1:-3e-4}
+readonly CORPUS='/data/a text_document'
+MODEL_ARGS=(
+    --num-layers 32   # layers (all)
+    --global-batch-size $((8*16))
+    --train-samples 10000
+)
+MODEL_ARGS+=(--hidden-size 4096)
+OPTIONS=" \
+    --lr $RATE --min-lr=3e-5 --tensor-model-paralel-size $TP"
+OPTIONS="$OPTIONS --seed 7"
+OPTIONS+=" --split 99,1,0"
+[ -f "$PROGRAM" ] || exit 1
+cmd="torchrun --nproc_per_node 8 $PROGRAM ${MODEL_ARGS[*]} $OPTIONS --save $CKPT --data-cache-path $CACHE"
+srun --container-image /img.sqsh bash -c "$cmd"
+echo --lr 9
+"""
+
+
+def test_a_job_script_as_people_write_them() -> None:
+    found = import_megatron.read(SCRIPT)
+    expected = {"model.num_layers": 32, "model.hidden_size": 4096, "optimizer.lr": 3e-4, "optimizer.min_lr": 3e-5}
+    expected |= {"train.seed": 7, "data.split": "99,1,0", "resources.gpus": 32}
+    assert {key: found.fields.get(key) for key in expected} == expected
+    told = {finding.key: finding.kind for finding in found.findings}
+    assert told == {
+        "--global-batch-size": UNREAD,
+        "--tensor-model-paralel-size": UNKNOWN,
+        "--data-cache-path": UNREAD,
+    }
+    assert not {"batch.gbs", "data.cache_dir"} & found.fields.keys()
+
+
+def test_lengths_in_samples_are_steps() -> None:
+    found = import_megatron.read("--global-batch-size 1536 --train-samples 1000000 --lr-warmup-samples 3840")
+    assert (found.fields["train.steps"], found.fields["optimizer.warmup_steps"]) == (651, 2)
+    assert found.findings == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'A="$A$A"\n' * 500 + "pretrain_gpt.py --lr $A",
+        "A=${" * 20_000,
+        "A=(x(y(z" * 10_000,
+        "A='\"" * 20_000,
+        "pretrain_gpt.py " * 20_000,
+    ],
+    ids=["doubling", "braces", "brackets", "quotes", "programs"],
+)
+def test_a_hostile_script_is_read_in_no_time(text: str) -> None:
+    began = time.monotonic()
+    assert "optimizer.lr" not in import_megatron.read(text).fields
+    assert time.monotonic() - began < 10
+
+
+def test_references_inside_the_file_are_followed() -> None:
+    data = {
+        "exp_manager": {"explicit_log_dir": "${oc.env:LOGS}"},
+        "model": {
+            "micro_batch_size": "${multiply:2,2}",
+            "encoder_seq_length": 8192,
+            "tensor_model_parallel_size": "${.pipeline_model_parallel_size}",
+            "pipeline_model_parallel_size": "${trainer.num_nodes}",
+            "optim": {"min_lr": 1, "lr": "${model.optim.lr}"},
+            "data": {"data_prefix": {"train": [0.5, "/a", 0.5, "/b"]}, "num_workers": "${..num_layers}"},
+        },
+        "trainer": {"num_nodes": 4, "devices": 8},
+    }
+    found = import_nemo1.read(data)
+    assert (found.fields["parallelism.tp"], found.fields["parallelism.pp"]) == (4, 4)
+    assert [entry["path"] for entry in found.fields["data.blend"]] == ["/a", "/b"]
+    assert not {"batch.mbs", "optimizer.lr"} & found.fields.keys()
+    unread = [finding.key for finding in found.findings if finding.kind == UNREAD]
+    assert unread == ["model.micro_batch_size", "model.optim.lr"]
+
+
+def test_an_empty_yaml_has_the_templates_defaults_and_no_text_for_null() -> None:
+    found = import_nemo1.read({"model": {}})
+    assert "None" not in found.fields.values()
+    assert found.fields["parallelism.vpp"] == 1
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"trainer": {"devices": "auto", "num_nodes": "x", "gradient_clip_val": "abc", "max_steps": []}},
+        {"model": {"optim": {"betas": 0.9, "name": [1], "sched": {"name": ["x"]}}, "activation": ["x"]}},
+        {"model": {"data": {"data_prefix": [[1], "/a", {}]}, "tokenizer": {"library": [], "model": 3}}},
+        {"model": [1], "trainer": 3, "exp_manager": None, "name": {"a": 1}, 1: 2},
+        {"trainer": {"sft": {"max_steps": "x", "limit_val_batches": {}}}, "model": {"optim": {"betas": []}}},
+    ],
+)
+def test_a_yaml_of_odd_values_is_read_all_the_same(data: dict[Any, Any]) -> None:
+    assert import_nemo1.read(data).fields["engine"] == "nemo1"
