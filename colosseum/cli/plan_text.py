@@ -77,16 +77,16 @@ def machines(recipe: Recipe) -> str:
 
 def length(recipe: Recipe) -> str:
     """Steps and tokens of the recipe's budget."""
-    train = recipe.train
+    train, steps = recipe.train, total_steps(recipe)
     step_tokens = recipe.batch.gbs * recipe.batch.seq_length
+    counted = "" if steps is None else f", {steps:,} steps"
     if train.steps is not None:
         if recipe.task.kind != "cpt":
             return f"{train.steps:,} steps"
         return f"{train.steps:,} steps, {format_count(train.steps * step_tokens)} tokens"
     if train.tokens is not None:
-        return f"{format_count(train.tokens)} tokens, {-(-train.tokens // step_tokens):,} steps"
-    steps = total_steps(recipe)
-    return f"{train.epochs} epoch{'s' * ((train.epochs or 0) > 1)}" + ("" if steps is None else f", {steps:,} steps")
+        return f"{format_count(train.tokens)} tokens{counted}"
+    return f"{train.epochs} epoch{'s' * ((train.epochs or 0) > 1)}" + counted
 
 
 def prediction_rows(plan: Plan) -> Rows:
@@ -236,12 +236,12 @@ def _time(console: Console, recipe: Recipe, plan: Plan) -> None:
     console.print(table)
     tflops, mfu, rate = plan.model_tflops_per_gpu, plan.mfu, plan.tokens_per_s_per_gpu
     every = rate * recipe.resources.gpus
-    peak = plan.mfu_peak_tflops
+    peak = f"{plan.mfu_peak_tflops:.0f} dense {recipe.precision.dtype.upper()}"
     rows = [
         ("MFU", f"{mfu.causal:.1%} causal attention, {mfu.full:.1%} full attention"),
         (
             "",
-            f"{tflops.causal:.0f} and {tflops.full:.0f} model TFLOP/s a GPU, of {peak:.0f} dense BF16",
+            f"{tflops.causal:.0f} and {tflops.full:.0f} model TFLOP/s a GPU, of {peak}",
         ),
         ("tokens", f"{rate:,.0f} /s a GPU, {format_count(every)} /s in all, {format_count(every * 86400)} a day"),
     ]
@@ -277,7 +277,11 @@ def _disk(console: Console, recipe: Recipe, plan: Plan) -> None:
     if disk.goodput is not None:
         rows.append(("goodput", f"{disk.goodput:.1%} of the time goes into steps that count"))
     elif plan.step_time_s is not None:
-        rows.append(("goodput", "unknown: set cluster.node_mtbf_hours (and cluster.storage.write_bytes_per_s)"))
+        known = {
+            "cluster.node_mtbf_hours": recipe.cluster.node_mtbf_hours,
+            "cluster.storage.write_bytes_per_s": recipe.cluster.storage.write_bytes_per_s,
+        }
+        rows.append(("goodput", f"unknown: set {' and '.join(k for k, v in known.items() if v is None)}"))
     console.print(key_values(rows))
 
 

@@ -38,8 +38,6 @@ class Shape:
     """Rows of a learned position embedding; 0 = RoPE."""
     hidden_dropout: bool
     attention_dropout: bool
-    recomputes_activation: bool
-    """A fused SwiGLU keeps its input and recomputes the product in the backward pass."""
 
     @classmethod
     def of(cls, model: Model, seq_length: int) -> Shape:
@@ -61,7 +59,6 @@ class Shape:
             learned_positions=(model.max_position_embeddings or seq_length) if learned else 0,
             hidden_dropout=model.hidden_dropout > 0,
             attention_dropout=model.attention_dropout > 0,
-            recomputes_activation=model.gated_linear_unit and model.activation_func == "silu",
         )
 
     @property

@@ -21,7 +21,6 @@ class Job:
 
     shape: Shape
     hardware: Hardware
-    task: str
     gbs: int
     seq_length: int
     gpus: int
@@ -34,8 +33,6 @@ class Job:
     fp8_params: bool
     moments_bytes: float
     fused_cross_entropy: bool
-    gradient_accumulation_fusion: bool
-    deferred_embedding_wgrad: bool
     attention_recompute: bool
     mlp_recompute: bool
     """Selective recomputation covers these modules (layernorm: nothing to do, Transformer Engine's norms are fused)."""
@@ -48,23 +45,19 @@ class Job:
     def of(cls, recipe: Recipe) -> Job:
         """The job of a recipe."""
         precision, task = recipe.precision, recipe.task
-        is_dpo = task.kind == "dpo"
         return cls(
             shape=Shape.of(recipe.model, recipe.batch.seq_length),
             hardware=recipe.hardware,
-            task=task.kind,
             gbs=recipe.batch.gbs,
             seq_length=recipe.batch.seq_length,
             gpus=recipe.resources.gpus,
-            sequences=2 if is_dpo else 1,
+            sequences=2 if task.kind == "dpo" else 1,
             reference=task.reference if task.kind == "dpo" else "",
             dtype_bytes=2 if precision.dtype == "bf16" else 4,
             fp8=precision.fp8,
             fp8_params=bool(precision.fp8_params) and precision.fp8 != "none",
             moments_bytes=2.0 if precision.moments_dtype == "bf16" else 4.0,
             fused_cross_entropy=recipe.fusion.cross_entropy,
-            gradient_accumulation_fusion=recipe.fusion.gradient_accumulation,
-            deferred_embedding_wgrad=recipe.overlap.defer_embedding_wgrad_compute,
             attention_recompute="core_attn" in recipe.recompute.modules,
             mlp_recompute="mlp" in recipe.recompute.modules,
         )

@@ -43,10 +43,11 @@ def _grid(recipe: Recipe) -> dict[str, Array]:
     """tp x pp x cp x accounting, cut to whole replicas and even stages, then x mbs x vpp."""
     par, model, gpus = recipe.parallelism, recipe.model, recipe.resources.gpus
     domain = recipe.hardware.nvlink_domain if recipe.hardware.kind == "gpu" else recipe.resources.gpus_per_node
-    ranks = _divisors(gpus, gpus)
-    tps = _axis(par.tp, (d for d in ranks if d <= min(domain, model.num_attention_heads)))
-    pps = _axis(par.pp, (d for d in ranks if d <= model.num_layers + 2))
-    cps = _axis(par.cp, (d for d in ranks if d <= MAX_CP))
+    tps = _axis(par.tp, _divisors(gpus, min(domain, model.num_attention_heads)))
+    pps = _axis(par.pp, _divisors(gpus, model.num_layers + 2))
+    # NeMo-Aligner's DPO has no context parallelism, and its SFT only with packed data, which it is not given.
+    aligner = recipe.engine == "nemo1" and recipe.task.kind != "cpt"
+    cps = _axis(par.cp, _divisors(gpus, 1 if aligner else MAX_CP))
     embedding = _axis(par.account_for_embedding_in_pipeline_split, (0, 1))
     loss = _axis(par.account_for_loss_in_pipeline_split, (0, 1))
     base = _mesh(tp=tps, pp=pps, cp=cps, embedding=embedding, loss=loss)

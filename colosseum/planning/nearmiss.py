@@ -47,7 +47,12 @@ class Way:
 
 
 def ways_out(recipe: Recipe, calibration: Calibration) -> list[Way]:
-    """Legal recipes one field (or one field and the batch size) away from a refused one, most tokens a day first."""
+    """Legal recipes one field (or one field and the batch size) away from a refused one, most tokens a day first.
+
+    None where the recipe itself is legal: then a value was refused that never came into it.
+    """
+    if not rules.faults(recipe) and _evaluated(recipe, (), calibration):
+        return []
     found: dict[tuple[tuple[str, Any], ...], Way] = {}
     for path, value in _single_changes(recipe):
         changed = replaced(recipe, path, value)

@@ -99,7 +99,7 @@ Task = Annotated[CptTask | SftTask | DpoTask, Field(discriminator="kind")]
 class Model(Section):
     """A dense GPT, by megatron-core's names."""
 
-    num_layers: Count
+    num_layers: Annotated[int, Field(ge=1, le=10**5)]
     hidden_size: Count
     num_attention_heads: Count
     vocab_size: Count = Field(description="rows of the embedding before padding")
@@ -288,7 +288,7 @@ class Stability(Section):
 
 
 class Resources(Section):
-    gpus: Count = Field(description="ranks in all (processes on CPU)")
+    gpus: int = Field(ge=1, le=10**7, description="ranks in all (processes on CPU)")
     gpus_per_node: Count = 8
     time_limit: Duration = "4h"
     vboost: bool = Field(False, description="raise the GPU's clock boost slider before training")

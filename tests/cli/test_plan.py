@@ -129,3 +129,28 @@ def test_a_calibration_of_ones_own(cli: Cli, tmp_path: Path) -> None:
     del own["constants"]["tp_exposed"]
     (tmp_path / "own.yaml").write_text(json.dumps(own))
     assert "tp_exposed" in cli("plan", "generic", "--calibration", "own.yaml").said
+
+
+def test_a_plan_says_its_peak_its_steps_and_what_it_misses(cli: Cli) -> None:
+    """FP32 counts against the FP32 peak; 1e12 tokens are 1,907,348 whole steps of 128 x 4096; disk speed is known."""
+    out = cli("plan", "generic", "precision=fp32", "model.num_layers=4", "--cluster", "dgx-h100", "--top", "0").out
+    assert "of 67 dense FP32" in out
+    assert "the FP32 dense peak" in " ".join(out.split())
+    assert "1,907,348 steps" in out
+    assert "set cluster.node_mtbf_hours" in out
+    assert "write_bytes_per_s" not in out
+
+
+def test_a_refused_value_that_is_no_layout_has_no_near_misses(cli: Cli) -> None:
+    """The recipe without the refused value is legal: it is no near miss of itself."""
+    done = cli("plan", "generic", "resources.gpus=${oc.env:HOME}", "--json")
+    assert done.code == 2
+    assert "near" not in json.loads(done.out)
+
+
+def test_a_size_beyond_all_machines_is_refused_at_once(cli: Cli) -> None:
+    """The search lists divisors and chunks; 10**15 of either would take it days."""
+    for word in ("model.num_layers=100000000", "resources.gpus=1000000000000000"):
+        done = cli("plan", "generic", word, "--json")
+        assert done.code == 2
+        assert "must be at most" in json.loads(done.out)["faults"][0]["rule"]

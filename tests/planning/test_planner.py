@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from colosseum.engines.registry import engine_of
 from colosseum.planning import nearmiss, scaling
 from colosseum.planning.constants import calibration_for
 from colosseum.planning.cost import gemm_time, step_time
@@ -16,7 +17,7 @@ from colosseum.planning.flops import Shape
 from colosseum.planning.job import Job
 from colosseum.planning.layout import enumerate_layouts, layout_of
 from colosseum.planning.memory import in_flight, peak, stages
-from colosseum.planning.resolve import apply_layout, candidates, free_layout, resolve
+from colosseum.planning.resolve import alternatives, apply_layout, candidates, free_layout, resolve
 from colosseum.planning.search import evaluate
 from colosseum.recipe import rules
 from colosseum.recipe.load import load
@@ -185,3 +186,24 @@ def test_cadence_and_goodput_of_a_plan() -> None:
     assert disk.advised_every_steps is not None
     assert disk.goodput is not None
     assert 0.8 < disk.goodput < 1
+
+
+@pytest.mark.parametrize("stage", ["colosseum-355b/sft", "colosseum-355b/dpo"])
+def test_nemo_aligner_gets_no_context_parallelism(stage: str) -> None:
+    """The engine refuses it; left to the planner it stays 1, and no other layout is told that has it."""
+    free = free_layout(recipe(stage))
+    assert free.engine == "nemo1"
+    plan = resolve(free, H100)
+    assert not [f for f in engine_of("nemo1").faults(apply_layout(free, plan.layout)) if "parallelism" in f.path]
+    assert np.all(candidates(free, H100).layouts.cp == 1)
+    elsewhere = free_layout(recipe(stage, "engine=mcore"))
+    assert np.any(candidates(elsewhere, H100).layouts.cp > 1)
+
+
+def test_a_tie_is_told_as_one() -> None:
+    """VPP5 is within 0.5% of the case study's VPP10: its own layout is not said to lose."""
+    fixed = recipe("colosseum-355b/cpt-16k-expand")
+    plan = resolve(fixed, H100)
+    for other in alternatives(fixed, plan, H100, 5):
+        far = float(other.reason.split("%")[0])
+        assert other.reason.endswith("a tie" if far <= 0.5 else "but the recipe fixes its layout")
