@@ -71,6 +71,8 @@ class Nemo1Engine:
         found += kept_by("NeMo 1.x", recipe)
         if recipe.task.kind != "cpt":
             found.append("NeMo-Aligner takes the architecture from the checkpoint's own configuration")
+            if recipe.train.log_every_steps != 1:
+                found.append("NeMo-Aligner logs every step: train.log_every_steps is ignored")
         return found
 
     def render(self, recipe: Recipe, plan: Plan) -> EngineLaunch:
@@ -140,6 +142,11 @@ def _pretraining(recipe: Recipe, found: Refusals) -> None:
     rule = "NeMo 1.x cannot train without a tokenizer; mcore and megatron-lm can on token ids"
     known = tokenizer.kind != "null" and tokenizer.path is not None
     found.unless(known, "tokenizer.path", tokenizer.path, rule)
+    gamma = "model.layernorm_zero_centered_gamma"
+    rule = "centres gamma at zero for LayerNorm only; mcore, megatron-lm and nemo2 also for RMSNorm"
+    found.unless(
+        model.normalization == "LayerNorm" or not model.layernorm_zero_centered_gamma, gamma, True, rule, False
+    )
     found.unless(
         (model.activation_func, model.gated_linear_unit) in ACTIVATIONS,
         "model.activation_func",

@@ -158,6 +158,7 @@ def test_hydra_lays_our_values_over_a_template(rendered: Rendered, tmp_path: Pat
         ("cpt-fp8", ("engine=nemo1",), "checkpoint.load", "weights only"),
         ("cpt-4k-bf16", (*CPT, "precision.moments_dtype=bf16"), "precision.moments_dtype", "megatron-lm"),
         ("cpt-4k-bf16", (*CPT, "checkpoint.from=run:x@100"), "checkpoint.from", "last weights"),
+        ("cpt-4k-bf16", (*CPT, "model.normalization=RMSNorm"), "model.layernorm_zero_centered_gamma", "megatron-lm"),
     ],
 )
 def test_what_it_cannot_do_is_refused(
@@ -172,6 +173,9 @@ def test_what_is_kept_is_told(resolved: Resolved) -> None:
     said = Nemo1Engine().notes(resolved("colosseum-355b/cpt-4k-bf16", *CPT))
     assert "NeMo 1.x keeps the last checkpoint and the 3 of lowest validation loss" in said
     assert "NeMo 1.x does not keep every 10,000 steps: checkpoint.keep_every is ignored (mcore has it)" in said
+    assert "NeMo-Aligner logs every step: train.log_every_steps is ignored" in Nemo1Engine().notes(
+        resolved("colosseum-355b/dpo", "train.log_every_steps=10")
+    )
     everything = Nemo1Engine().notes(resolved("colosseum-355b/cpt-4k-bf16", *CPT, "checkpoint.keep_last=null"))
     assert not [text for text in everything if "keep" in text]
 
