@@ -209,5 +209,6 @@ def _too_large(compiled: Compiled) -> str:
     recipe, memory = compiled.recipe, compiled.plan.memory
     sizes = ""
     if memory is not None:
-        sizes = f": a rank needs {format_bytes(memory.peak_bytes)} and has {format_bytes(memory.usable_bytes)}"
+        needs = format_bytes(memory.device_bytes or memory.peak_bytes)
+        sizes = f": a rank needs {needs} and has {format_bytes(memory.usable_bytes)}"
     return f"{recipe.name} does not fit the memory of {recipe.hardware.name}{sizes}; see `colosseum plan`"

@@ -20,7 +20,7 @@ from colosseum.planning.memory import in_flight, peak, stages
 from colosseum.planning.resolve import alternatives, apply_layout, candidates, free_layout, resolve
 from colosseum.planning.search import evaluate
 from colosseum.recipe import rules
-from colosseum.recipe.load import load
+from colosseum.recipe.load import load, shipped_recipes
 from colosseum.recipe.schema import Recipe
 
 H100 = calibration_for("h100-sxm")
@@ -207,3 +207,9 @@ def test_a_tie_is_told_as_one() -> None:
     for other in alternatives(fixed, plan, H100, 5):
         far = float(other.reason.split("%")[0])
         assert other.reason.endswith("a tie" if far <= 0.5 else "but the recipe fixes its layout")
+
+
+def test_every_shipped_recipe_fits_its_hardware() -> None:
+    """Train refuses one that does not."""
+    for name in shipped_recipes():
+        assert resolve(load(name).recipe, top=0).fits, name
