@@ -93,6 +93,11 @@ class MegatronLmEngine:
             found.append(f"Megatron-LM keeps {kept}: checkpoint.keep_last = {checkpoint.keep_last} has no option")
         if recipe.fusion.cross_entropy:
             found.append("Megatron-LM uses its own fused cross-entropy, mcore Transformer Engine's")
+        if _needs_tokenizer(recipe):
+            size = recipe.model.vocab_size
+            found.append(
+                f"Megatron-LM takes the vocabulary's size from the tokenizer: model.vocab_size = {size:,} is ignored"
+            )
         return found
 
     def render(self, recipe: Recipe, plan: Plan) -> EngineLaunch:
@@ -156,11 +161,17 @@ def _model(recipe: Recipe) -> Iterator[str]:
     yield "--attention-softmax-in-fp32"
 
 
-def _tokenizer(recipe: Recipe) -> Iterator[str]:
-    """Token ids need no tokenizer, only a vocabulary; its last id is NullTokenizer's end of document."""
+def _needs_tokenizer(recipe: Recipe) -> bool:
+    """Masks go by the end of document, which only the tokenizer knows."""
     data, tokenizer = recipe.data, recipe.tokenizer
     masks = data.eod_mask_loss or data.reset_position_ids or data.reset_attention_mask
-    if not masks or tokenizer.kind == "null" or tokenizer.path is None:
+    return masks and tokenizer.kind != "null" and tokenizer.path is not None
+
+
+def _tokenizer(recipe: Recipe) -> Iterator[str]:
+    """Token ids need no tokenizer, only a vocabulary; its last id is NullTokenizer's end of document."""
+    tokenizer = recipe.tokenizer
+    if not _needs_tokenizer(recipe) or tokenizer.path is None:
         yield from ("--tokenizer-type", "NullTokenizer", "--vocab-size", str(recipe.model.vocab_size - 1))
     elif tokenizer.kind == "sentencepiece":
         yield from ("--tokenizer-type", "GPTSentencePieceTokenizer", "--tokenizer-model", tokenizer.path)
