@@ -211,7 +211,10 @@ def _cp_time(job: Job, lay: Layouts, c: Constants, t: Array, attention: Array) -
     hop = kv / links.link_rate(hw, c, lay.tp * lay.cp) + links.latency(hw, c, lay.tp * lay.cp)
     ring = 3.0 * (lay.cp - 1) * hop
     hidden = attention * (lay.cp - 1) / lay.cp
-    return np.where(lay.cp > 1, np.maximum(c.cp_exposed * ring, ring - hidden), 0.0)
+    # Each turn's output is rescaled into the sum (10 bytes an element), each turn's gradient of Q added up (6).
+    bytes_ = c.elementwise_scale * 16.0 * lay.cp * t * job.shape.heads * job.shape.head_dim / lay.tp
+    sums = bytes_ / (hw.memory_bytes_per_s * c.memory_efficiency)
+    return np.where(lay.cp > 1, np.maximum(c.cp_exposed * ring, ring - hidden) + sums, 0.0)
 
 
 def head_time(job: Job, lay: Layouts, c: Constants) -> tuple[Array, Array]:
@@ -247,7 +250,7 @@ def step_time(job: Job, lay: Layouts, c: Constants) -> StepTime:
     everyone = np.where(single, first, first + last + np.maximum(lay.pp - 2, 0.0) * middle)
     mean, m = everyone / lay.pp, lay.microbatches
     share = m * job.shape.layers / lay.pp
-    dp, optimizer = _data_parallel(job, lay, c)
+    dp, optimizer = _data_parallel(job, lay, c, slowest)
     parts = {
         "gemm_s": share * (layer.gemm_f + layer.gemm_b),
         "attention_s": share * (layer.attention_f + layer.attention_b),
@@ -323,11 +326,12 @@ def rank_params(job: Job, lay: Layouts) -> Array:
     return np.asarray(np.where(one, whole, np.maximum(layers * shape.layer_matmul_params, ends)) / lay.tp)
 
 
-def _data_parallel(job: Job, lay: Layouts, c: Constants) -> tuple[Array, Array]:
+def _data_parallel(job: Job, lay: Layouts, c: Constants, microbatch: Array) -> tuple[Array, Array]:
     """Exposed gradient reduce-scatter and parameter all-gather, and the optimizer's pass over its states.
 
     Ring collectives move (n-1)/n of the bytes (ZeRO, arXiv:1910.02054). Overlapped, the buckets of the last layers
-    computed and the first needed still stand outside; the rest shares the GPU with compute.
+    computed and the first needed still stand outside; the rest runs under the last backward and the first forward pass,
+    two thirds and one third of ``microbatch`` seconds, and takes a share of the GPU from them.
     """
     hw, n = job.hardware, lay.dp * lay.cp
     params = rank_params(job, lay)
@@ -337,7 +341,9 @@ def _data_parallel(job: Job, lay: Layouts, c: Constants) -> tuple[Array, Array]:
     gather = params * (1.0 if job.fp8_params else float(job.dtype_bytes)) * ring
     outside = np.where(lay.pp == 1, 1.0 / job.shape.layers, 0.5 / lay.vpp)
     share = outside + c.dp_exposed * (1.0 - outside)
-    dp = reduce * np.where(lay.grad_overlap > 0, share, 1.0) + gather * np.where(lay.param_overlap > 0, share, 1.0)
+    under_reduce = np.maximum(share * reduce, reduce - microbatch * 2.0 / 3.0)
+    under_gather = np.maximum(share * gather, gather - microbatch / 3.0)
+    dp = np.where(lay.grad_overlap > 0, under_reduce, reduce) + np.where(lay.param_overlap > 0, under_gather, gather)
     shards = np.where(lay.distributed > 0, n, 1.0)
     # Adam reads gradient, master, m, v and writes the last three and the parameter.
     states = params / shards * (8.0 + 4.0 * job.moments_bytes + lay.grad_bytes + 2.0)

@@ -101,6 +101,11 @@ class Layouts:
     def __len__(self) -> int:
         return len(self.tp)
 
+    @property
+    def chunk_layers(self) -> Array:
+        """Layers of the largest model chunk."""
+        return np.maximum(1.0, np.ceil(np.maximum(np.maximum(self.first, self.middle), self.last) / self.vpp))
+
     def take(self, index: Any) -> Layouts:
         """Some of the layouts, by index, slice or mask."""
         return Layouts(**{f.name: getattr(self, f.name)[index] for f in fields(self)})

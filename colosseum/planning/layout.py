@@ -7,6 +7,7 @@ The rules are those of ``recipe/rules.py``, written for arrays: a layout that co
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -210,8 +211,7 @@ def _columns(recipe: Recipe, g: dict[str, Array]) -> Layouts:
     full = rec.granularity == "full"
     block = rec.method == "block" and full
     number = float(rec.num_layers or 1)
-    chunk = np.maximum(each / g["vpp"], 1.0)
-    return Layouts(
+    found = Layouts(
         tp=g["tp"],
         pp=pp,
         vpp=g["vpp"],
@@ -226,7 +226,7 @@ def _columns(recipe: Recipe, g: dict[str, Array]) -> Layouts:
         account_loss=g["loss"],
         sequence_parallel=parallel.astype(np.float64),
         recompute=ones * (0 if rec.granularity == AUTO else RECOMPUTE.index(rec.granularity)),
-        recomputed=np.minimum(1.0, number / chunk) if block else ones,
+        recomputed=ones,
         recompute_group=ones * (number if full and not block else 1.0),
         recompute_block=ones * (number if block else 0.0),
         grad_bytes=ones * (4.0 if grad_dtype(recipe) == "fp32" else 2.0),
@@ -236,6 +236,7 @@ def _columns(recipe: Recipe, g: dict[str, Array]) -> Layouts:
         grad_overlap=grad_overlap,
         param_overlap=_given(over.param_gather, (sharded > 0) & (grad_overlap > 0)),
     )
+    return replace(found, recomputed=np.minimum(1.0, number / found.chunk_layers)) if block else found
 
 
 def _given(value: bool | str, default: Mask) -> Array:

@@ -67,21 +67,15 @@ def search(job: Job, layouts: Layouts, constants: Constants, *, recompute_free: 
         return plain
     every = with_blocks(tight, np.zeros_like(tight.tp))
     full = evaluate(job, every, constants)
-    most = chunk_layers(tight)
+    most = tight.chunk_layers
     some = (full.device <= usable) & (most > 1)
     partly = _least_blocks(job, tight.take(some), constants, usable)
     return _joined(plain, full, *([evaluate(job, partly, constants)] if len(partly) else []))
 
 
-def chunk_layers(layouts: Layouts) -> Array:
-    """Layers of the largest model chunk."""
-    layers = np.maximum(np.maximum(layouts.first, layouts.middle), layouts.last)
-    return np.maximum(1.0, np.ceil(layers / layouts.vpp))
-
-
 def with_blocks(layouts: Layouts, blocks: Array) -> Layouts:
     """The layouts with full recomputation: of ``blocks`` layers a chunk (method block), or all where that is 0."""
-    share = np.where(blocks > 0, np.minimum(1.0, blocks / chunk_layers(layouts)), 1.0)
+    share = np.where(blocks > 0, np.minimum(1.0, blocks / layouts.chunk_layers), 1.0)
     return replace(
         layouts,
         recompute=np.full_like(layouts.tp, 2.0),
@@ -95,7 +89,7 @@ def _least_blocks(job: Job, layouts: Layouts, constants: Constants, usable: floa
     """Bisection on the number of recomputed layers, all layouts at once; rows that need every layer are left out."""
     if not len(layouts):
         return layouts
-    most = chunk_layers(layouts)
+    most = layouts.chunk_layers
     low, high = np.zeros_like(most), most.copy()
     while np.any(high - low > 1):
         middle = np.where(high - low > 1, np.floor((low + high) / 2), high)

@@ -62,8 +62,9 @@ def accuracy() -> None:
         _line(f"- left out: {family}", score_time(chosen, lambda r: held_out[r.family]))
     _line("H100, releases never fitted", score_time(_of("held"), _constants))
     _line("H100, fitted rows", score_time(some, _constants))
+    _line("H100, 4K to 64K tokens, never fitted", score_time(_of("long"), _constants))
     _line("H100, packed SFT (attention of short answers)", score_time(_of("sft"), _constants))
-    for kind in ("fit", "held", "other"):
+    for kind in ("fit", "held", "long", "other"):
         for source in sorted({r.source for r in _of(kind)}):
             for hardware in sorted({r.hardware for r in _of(kind) if r.source == source}):
                 chosen = tuple(r for r in _of(kind) if (r.source, r.hardware) == (source, hardware))

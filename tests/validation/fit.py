@@ -38,10 +38,10 @@ PRIORS = {
     "gemm_half_k": Prior(value=250.0, spread=0.3),
     "gemm_half_k_fp8": Prior(value=900.0, spread=0.3),
     "gemm_half_m": Prior(value=50.0, spread=0.3),
-    # FlashAttention-2 and cuDNN on Hopper, causal: 0.55 to 0.65 forward, less backward (arXiv:2407.08608, figure 5).
-    "attention_efficiency_forward": Prior(value=0.62, spread=0.1),
-    "attention_efficiency_backward": Prior(value=0.44, spread=0.1),
-    "attention_half_seq": Prior(value=700.0, spread=0.3),
+    # Measured on an H200, the same compute die (h200_measurements.json).
+    "attention_efficiency_forward": Prior(value=0.594, spread=0.04),
+    "attention_efficiency_backward": Prior(value=0.487, spread=0.04),
+    "attention_half_seq": Prior(value=397.0, spread=0.2),
     "memory_efficiency": Prior(value=0.8, spread=0.05),
     "elementwise_scale": Prior(value=1.3, spread=0.15),
     "cast_scale": Prior(value=1.5, spread=0.25),

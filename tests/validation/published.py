@@ -32,7 +32,7 @@ class Row:
 
     id: str
     set: str
-    """``fit``: constants are fitted to it; ``held``: an H100 release never fitted; ``other``; ``memory``: no pace."""
+    """``fit``: constants are fitted to it; ``held``: an H100 release never fitted; the others: README.md."""
     family: str
     overrides: tuple[str, ...]
     hardware: str
