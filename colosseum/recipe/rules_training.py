@@ -76,6 +76,9 @@ def data_of_task(facts: Facts) -> Iterator[Finding]:
         return
     if data.blend:
         yield Finding("data.blend", f"is for cpt; {recipe.task.kind} reads data.train", ((),))
+    for name in ("eod_mask_loss", "reset_position_ids", "reset_attention_mask"):
+        if getattr(data, name):
+            yield Finding(f"data.{name}", f"is for the token streams of cpt; {recipe.task.kind} has rows", (False,))
     if data.train is None and data.train_samples is None:
         yield Finding("data.train", f"{recipe.task.kind} needs a JSONL file (data.train_samples is enough to plan)")
 

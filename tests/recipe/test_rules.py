@@ -198,6 +198,7 @@ CASES = [
     (CPU, "optimizer.min_lr=0.1", "optimizer.min_lr", "at most optimizer.lr = 0.002", [0.002, 0.0]),
     (CPU, "data.train=x.jsonl", "data.train", "cpt reads data.blend", [None]),
     (SFT, "data.blend=[{path: x, weight: 1}]", "data.blend", "sft reads data.train", [[]]),
+    (SFT, "data.reset_position_ids=true", "data.reset_position_ids", "token streams of cpt", [False]),
     (CPU, "data.split=99;1", "data.split", "three numbers", ["99,1,0"]),
     (CPU, "data.split=100,0,0", "train.val_steps", "nothing to validate on", [0]),
     (SFT, "~data.validation", "train.val_steps", "without data.validation", [0]),
