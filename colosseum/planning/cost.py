@@ -345,7 +345,7 @@ def _data_parallel(job: Job, lay: Layouts, c: Constants, microbatch: Array) -> t
     under_gather = np.maximum(share * gather, gather - microbatch / 3.0)
     dp = np.where(lay.grad_overlap > 0, under_reduce, reduce) + np.where(lay.param_overlap > 0, under_gather, gather)
     shards = np.where(lay.distributed > 0, n, 1.0)
-    # Adam reads gradient, master, m, v and writes the last three and the parameter; before, every rank scales all its
-    # gradients by 1 / dp (read and written) and after it clears them (DistributedDataParallel, param_and_grad_buffer.py).
+    # Adam reads gradient, master, m, v and writes the last three and the parameter. Before, every rank scales all its
+    # gradients by 1 / dp, after it clears them (megatron-core's param_and_grad_buffer.py).
     states = params / shards * (8.0 + 4.0 * job.moments_bytes + lay.grad_bytes + 2.0) + 3.0 * lay.grad_bytes * params
     return dp, states / (hw.memory_bytes_per_s * c.memory_efficiency) + c.step_overhead_s
