@@ -48,9 +48,20 @@ class Row:
     """None: it was not started yet."""
     val_loss: float | None
 
+    gone: bool = False
+    """Its run folder was deleted."""
+
     @property
     def word(self) -> str:
-        return "planned" if self.job is None else self.job.word
+        if self.job is None:
+            return "gone" if self.gone else "planned"
+        return self.job.word
+
+    @property
+    def why(self) -> str:
+        if self.gone:
+            return "its run folder was deleted"
+        return self.job.why if self.job else ""
 
     @property
     def loss(self) -> float | None:
@@ -111,14 +122,16 @@ def show(sweep: Sweep, as_json: bool) -> None:
     from rich.text import Text
 
     keys = list(sweep.points[0].values)
-    table = Table("", *keys, "state", "step", "loss", "val loss", "MFU", "run", "", box=None, padding=(0, 2, 0, 0))
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in ("", *keys, "state", "step", "loss", "val loss", "MFU", "run", ""):  # fold: a name cut is no name
+        table.add_column(heading, no_wrap=heading in ("state", "step", "loss", "val loss", "MFU"), overflow="fold")
     for row in rows:
         at = row.job.standing if row.job else None
         step = "" if at is None or not at.step else f"{at.step:,}" + (f"/{at.total_steps:,}" if at.total_steps else "")
         figures = ["" if x is None else f"{x:.4f}" for x in (row.loss, row.val_loss)]
         mfu = "" if at is None or at.mfu is None else f"{at.mfu:.1%}"
         cells = (str(row.index), *row.point.values.values(), row.word, step, *figures, mfu, row.point.run)
-        table.add_row(*map(Text, (*cells, row.job.why if row.job else "")))
+        table.add_row(*map(Text, (*cells, row.why)))
     Console(highlight=False, width=None if sys.stdout.isatty() else 200).print(table)
 
 
@@ -140,8 +153,14 @@ def _rows(sweep: Sweep) -> list[Row]:
     by_run = {job.run.root.name: job for job in jobs}
     return best_first(
         [
-            Row(index=i, point=point, job=by_run.get(point.run), val_loss=last_val_loss(sweep.run_of(point)))
-            for i, point in enumerate(sweep.points)
+            Row(
+                index=i,
+                point=point,
+                job=by_run.get(point.run),
+                val_loss=last_val_loss(run),
+                gone=not run.root.is_dir(),
+            )
+            for i, (point, run) in enumerate(zip(sweep.points, runs, strict=True))
         ]
     )
 
@@ -154,7 +173,7 @@ def _as_json(sweep: Sweep, row: Row) -> dict[str, Any]:
         "run": str(sweep.run_of(row.point).root),
         "job_id": row.job.submission.job_id if row.job else None,
         "state": row.word,
-        "reason": row.job.why if row.job else "",
+        "reason": row.why,
         "step": at.step if at else 0,
         "total_steps": at.total_steps if at else None,
         "loss": row.loss,

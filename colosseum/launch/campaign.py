@@ -23,11 +23,18 @@ from colosseum.errors import EnvironmentFault, Fault, RefusedInput
 from colosseum.launch import inputs
 from colosseum.launch.compile import Compiled
 from colosseum.launch.gate import read_gate
-from colosseum.launch.jobs import LIVE, Job, jobs_of
+from colosseum.launch.jobs import LIVE, Job, jobs_of, unasked_start
 from colosseum.launch.ranks import is_complete
 from colosseum.launch.scheduler import JobState
 from colosseum.launch.slurm import SlurmScheduler
-from colosseum.launch.submit import locked, note_submission, prepare, refuse_what_cannot_start, runs_root
+from colosseum.launch.submit import (
+    locked,
+    note_submission,
+    prepare,
+    refuse_what_cannot_start,
+    refuse_without_room,
+    runs_root,
+)
 from colosseum.recipe.load import load
 from colosseum.recipe.schema import Name, Recipe, Section, Text
 from colosseum.rundir import RunDir, new_run_id
@@ -181,6 +188,8 @@ def plan(
         if stage.source and (rule := inputs.no_conversion(engines[stage.source], bundle.recipe.engine)):
             raise RefusedInput([Fault(path="engine", value=bundle.recipe.engine, rule=f"stage {entry.name}: {rule}")])
         found.append((stage, bundle))
+    if not dry:
+        refuse_without_room([bundle for _, bundle in found], root)  # of all stages together
     return found
 
 
@@ -243,7 +252,7 @@ def submit(campaign: Campaign, *, again: bool) -> tuple[Campaign, list[str]]:
     scheduler = SlurmScheduler()
     with locked(campaign.root):
         campaign = read(campaign.root)
-        standing = {status.stage.name: status for status in statuses(campaign)}
+        standing = {status.stage.name: status for status in statuses(campaign, must_answer=True)}
         submitted: list[str] = []
         for index, stage in enumerate(campaign.stages):
             run, status = campaign.run_of(stage), standing[stage.name]
@@ -276,9 +285,15 @@ def submit(campaign: Campaign, *, again: bool) -> tuple[Campaign, list[str]]:
         return campaign, submitted
 
 
-def statuses(campaign: Campaign) -> list[StageStatus]:
-    """Where each stage stands; Slurm is asked once for the stages and once for the gates."""
-    jobs, _ = jobs_of([campaign.run_of(stage) for stage in campaign.stages])
+def statuses(campaign: Campaign, *, must_answer: bool = False) -> list[StageStatus]:
+    """Where each stage stands; Slurm is asked once for the stages and once for the gates.
+
+    Raises:
+        EnvironmentFault: Slurm does not answer, and it ``must_answer``.
+    """
+    jobs, unasked = jobs_of([campaign.run_of(stage) for stage in campaign.stages])
+    if unasked and must_answer:
+        raise EnvironmentFault(unasked_start(unasked))
     by_run = {job.run.root.name: job for job in jobs}
     gate_ids = [stage.gate_job for stage in campaign.stages if stage.gate_job]
     gates: Mapping[str, JobState] = {}

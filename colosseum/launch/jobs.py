@@ -139,16 +139,24 @@ def pick_run(name: str, root: Path) -> RunDir:
     raise RefusedInput([Fault(path="RUN", value=name, rule=rule, nearest=nearest, where="command line")])
 
 
-def job_of(run: RunDir) -> Job:
+def job_of(run: RunDir, *, must_answer: bool = False) -> Job:
     """The newest job of one run.
 
     Raises:
         RefusedInput: the run was never submitted.
+        EnvironmentFault: its scheduler does not answer, and it ``must_answer``.
     """
-    jobs, _ = jobs_of([run])
+    jobs, unasked = jobs_of([run])
     if not jobs:
         raise RefusedInput(f"{run.root.name} was never submitted")
+    if unasked and must_answer:
+        raise EnvironmentFault(unasked_start(unasked))
     return jobs[0]
+
+
+def unasked_start(warnings: Sequence[str]) -> str:
+    """Why nothing is started while nobody knows what runs: two jobs of one run would write into one folder."""
+    return f"nothing was started, as it may still run: {warnings[0].partition(';')[0]}"
 
 
 def cancel(run: RunDir) -> Job:
@@ -169,11 +177,12 @@ def requeue(run: RunDir) -> Submission | None:
 
     Raises:
         RefusedInput: it is complete, or waits to start anyway.
+        EnvironmentFault: its scheduler does not say whether it runs.
     """
     from colosseum.bundle import read_bundle
     from colosseum.launch.submit import start
 
-    job, bundle = job_of(run), read_bundle(run.bundle)
+    job, bundle = job_of(run, must_answer=True), read_bundle(run.bundle)
     scheduler = scheduler_of(bundle.recipe.cluster)
     if is_complete(run):
         raise RefusedInput(f"{run.root.name} is complete; to go on from its end say --from with train.steps=…")

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -141,10 +142,10 @@ class SlurmScheduler:
         found = slurm_json.queue(self._squeue(job_ids))
         forgotten = [j for j in job_ids if j not in found]
         if forgotten:
-            done = call("sacct", "--json", f"--jobs={','.join(forgotten)}")
-            # It fails where the site keeps no accounts, and where it is older than its --json.
-            if done.returncode == 0:
-                found |= slurm_json.accounts(done.stdout)
+            # It fails where the site keeps no accounts, and where it is older than its --json; some have no sacct.
+            with suppress(EnvironmentFault):
+                done = call("sacct", "--json", f"--jobs={','.join(forgotten)}")
+                found |= slurm_json.accounts(done.stdout) if done.returncode == 0 else {}
         return {
             j: found.get(j) or JobState(job_id=j, phase="unknown", detail="Slurm has forgotten it") for j in job_ids
         }

@@ -107,13 +107,22 @@ def refuse_what_cannot_start(compiled: Sequence[Compiled], missing: Sequence[Fau
             raise RefusedInput(_too_large(one))
     if missing:
         raise RefusedInput(missing)
-    stored = [one.plan.storage for one in compiled if one.plan.storage is not None]
-    needed, free = sum(s.disk_bytes for s in stored), _free_bytes(runs)
+    refuse_without_room(compiled, runs)
+
+
+def refuse_without_room(compiled: Sequence[Compiled], runs: Path) -> None:
+    """Raises EnvironmentFault: the disk, or the cluster's quota, has no room for the checkpoints that all keep."""
+    needed = sum(one.plan.storage.disk_bytes for one in compiled if one.plan.storage is not None)
+    free, quota = _free_bytes(runs), compiled[0].recipe.cluster.storage.quota_bytes
     if needed > free:
-        count = "all checkpoints" if stored[0].kept is None else f"{stored[0].kept} checkpoints"
-        of = compiled[0].recipe.name if len(compiled) == 1 else f"each of {len(compiled)} runs"
-        sizes = f"{count} of {of} take {format_bytes(needed)} and {runs} has {format_bytes(free)}"
-        raise EnvironmentFault(f"{sizes} free: keep fewer (checkpoint.keep_last), or name another place with --runs")
+        has, cure = f"{runs} has {format_bytes(free)} free", ", or name another place with --runs"
+    elif quota is not None and needed > quota:
+        has, cure = f"cluster {compiled[0].recipe.cluster.name} has a quota of {format_bytes(quota)}", ""
+    else:
+        return
+    of = compiled[0].recipe.name if len(compiled) == 1 else f"all {len(compiled)} runs"
+    takes = f"the checkpoints that {of} keep{'s' * (len(compiled) == 1)} take {format_bytes(needed)}"
+    raise EnvironmentFault(f"{takes} and {has}: keep fewer (checkpoint.keep_last){cure}")
 
 
 def _free_bytes(folder: Path) -> int:
@@ -151,10 +160,15 @@ def start(run: RunDir, recipe: Recipe, scheduler: Scheduler, *, after: Sequence[
     Raises:
         EnvironmentFault: the disk is full: not even the word that it is could be written.
     """
-    if _free_bytes(run.root) < ROOM_BYTES:
-        raise EnvironmentFault(f"the disk of {run.root} is full: free some space, then start again")
+    refuse_full_disk(run.root)
     scheduler.check(run, recipe)
     return note_submission(run, scheduler.submit(run, after=after))
+
+
+def refuse_full_disk(folder: Path) -> None:
+    """Raises EnvironmentFault: what is started could not even be noted."""
+    if _free_bytes(folder) < ROOM_BYTES:
+        raise EnvironmentFault(f"the disk of {folder} is full: free some space, then start again")
 
 
 def new_run(runs: Path, name: str) -> RunDir:

@@ -8,15 +8,16 @@ path, and Slurm opens each job's log in its own run folder.
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Annotated, Literal
 
 import yaml
+from pydantic import Field, StringConstraints
 
 from colosseum.bundle import read_bundle, to_json, write_bundle
 from colosseum.engines.mcore import not_yet
@@ -26,26 +27,45 @@ from colosseum.launch.local import LocalScheduler
 from colosseum.launch.ranks import is_complete
 from colosseum.launch.request import NewRun, Request, placing, read
 from colosseum.launch.slurm import SlurmScheduler
-from colosseum.launch.submit import discard, locked, new_run, note_submission, refuse_what_cannot_start, start
+from colosseum.launch.submit import (
+    discard,
+    locked,
+    new_run,
+    note_submission,
+    refuse_full_disk,
+    refuse_what_cannot_start,
+    start,
+)
+from colosseum.recipe.schema import Count, Name, Section, Text
 from colosseum.rundir import RunDir
 
-SCHEMA = "colosseum.sweep/1"
+SCHEMA: Literal["colosseum.sweep/1"] = "colosseum.sweep/1"
 SWEEP, SCRIPT = "sweep.json", "array.sbatch"
 MAX_POINTS = 1000
 """Slurm's own default for an array is 1001."""
 MAX_TEXT = 10_000
 Values = Mapping[str, str]
 """Key -> value, as the user wrote it."""
+_ANOTHER_NAME = "give this one a name of its own with name=…"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class Point(Section):
     """One run of a sweep that was begun."""
 
     values: Values
-    run: str
+    run: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
     """Its run folder's name."""
     recipe_hash: str
+
+
+class _File(Section):
+    """sweep.json."""
+
+    schema_: Literal["colosseum.sweep/1"] = Field(alias="schema")
+    name: Name
+    at_once: Count | None
+    job: Text | None
+    points: Annotated[tuple[Point, ...], Field(min_length=1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +85,8 @@ class Sweep:
     def write(self) -> None:
         """Replaces sweep.json at once."""
         temporary = self.root / f".sweep-{os.getpid()}"
-        data = {"name": self.name, "at_once": self.at_once, "job": self.job}
-        temporary.write_bytes(to_json({"schema": SCHEMA, **data, "points": [asdict(point) for point in self.points]}))
+        data = {"schema": SCHEMA, "name": self.name, "at_once": self.at_once, "job": self.job}
+        temporary.write_bytes(to_json({**data, "points": [point.model_dump() for point in self.points]}))
         temporary.replace(self.root / SWEEP)
 
 
@@ -145,6 +165,7 @@ def begin(points: Sequence[tuple[Values, NewRun]], at_once: int | None) -> Sweep
     with locked(folder):
         if known := _known(folder, hashes):
             return known
+        _clear(folder)
         made: list[RunDir] = []
         try:
             for index, (_, asked) in enumerate(points):
@@ -176,6 +197,7 @@ def submit(sweep: Sweep) -> tuple[Sweep, bool]:
         if sweep.job is not None:
             return sweep, False
         runs = [sweep.run_of(point) for point in sweep.points]
+        refuse_full_disk(sweep.root)
         try:
             submissions = SlurmScheduler().submit_array(sweep.root, SCRIPT, len(runs), sweep.at_once)
         except BaseException:
@@ -193,7 +215,12 @@ def run_here(sweep: Sweep, scheduler: LocalScheduler, say: Callable[[str], None]
 
     Args:
         say: is given a sentence at each start.
+
+    Raises:
+        RefusedInput: a run folder was deleted.
     """
+    if gone := [point.run for point in sweep.points if not sweep.run_of(point).root.is_dir()]:
+        raise RefusedInput(f"run folders of sweep {sweep.name} were deleted ({', '.join(gone)}): {_ANOTHER_NAME}")
 
     def start_one(index: int, point: Point) -> str:
         run = sweep.run_of(point)
@@ -212,11 +239,10 @@ def read_sweep(folder: Path) -> Sweep:
         RefusedInput: there is none in the folder.
     """
     try:
-        data = json.loads((folder / SWEEP).read_text())
-        points = tuple(Point(**row) for row in data["points"])
-        return Sweep(root=folder, name=data["name"], points=points, at_once=data["at_once"], job=data["job"])
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise RefusedInput(f"{folder} holds no sweep that was begun") from error
+        file = _File.model_validate_json((folder / SWEEP).read_bytes())
+    except (OSError, ValueError) as error:
+        raise RefusedInput(f"{folder} holds no sweep that was begun, or its {SWEEP} is damaged") from error
+    return Sweep(root=folder, name=file.name, points=file.points, at_once=file.at_once, job=file.job)
 
 
 def find_sweep(name: str, runs: Path) -> Sweep:
@@ -255,10 +281,22 @@ def _known(folder: Path, hashes: Sequence[str]) -> Sweep | None:
     known = read_sweep(folder)
     if [point.recipe_hash for point in known.points] != list(hashes):
         raise RefusedInput(
-            f"sweep {known.name} was begun with other points or another recipe ({folder}): give this one a name of its "
-            "own with name=…"
+            f"sweep {known.name} was begun with other points or another recipe ({folder}): {_ANOTHER_NAME}"
         )
     return known
+
+
+def _clear(folder: Path) -> None:
+    """Removes the links of a begin that was ended half-way.
+
+    Raises:
+        RefusedInput: runs behind them were started: it was no begin, sweep.json is lost.
+    """
+    links = [path for path in folder.iterdir() if path.is_symlink()]
+    if any(RunDir(link).submissions.exists() for link in links):
+        raise RefusedInput(f"{folder} has lost its {SWEEP}, and runs of it were started: {_ANOTHER_NAME}")
+    for link in links:
+        link.unlink()
 
 
 def _checked(points: Sequence[tuple[Values, NewRun]], root: Path) -> str:

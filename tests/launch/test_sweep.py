@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +26,7 @@ from colosseum.launch.sweep import (
     find_sweep,
     points_of,
     read_sweep,
+    run_here,
     words_of,
 )
 from tests.cli.conftest import DATA
@@ -158,7 +160,22 @@ def test_a_sweep_without_room_is_refused(house: Path, monkeypatch: pytest.Monkey
     points = _points(house, "optimizer.lr=1e-3,1e-4")
     one = points[0][1].compiled.plan.storage.disk_bytes
     monkeypatch.setattr("colosseum.launch.submit._free_bytes", lambda folder: int(1.5 * one))
-    with pytest.raises(EnvironmentFault, match="each of 2 runs"):
+    with pytest.raises(EnvironmentFault, match=r"all 2 runs keep take .*name another place with --runs"):
+        begin(points, None)
+    assert not (house / "runs").exists()
+
+
+def test_a_sweep_beyond_the_quota_of_its_cluster_is_refused(
+    house: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = _points(house, "optimizer.lr=1e-3,1e-4")[0][1].compiled.plan.storage.disk_bytes
+    places = tmp_path / "config" / "colosseum" / "cluster"
+    places.mkdir(parents=True)
+    quota = f"storage: {{quota_bytes: {int(1.5 * one)}}}"
+    (places / "site.yaml").write_text(f"name: site\nscheduler: slurm\nslurm: {{gpu_request: none}}\n{quota}\n")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    points = _points(house, "optimizer.lr=1e-3,1e-4", cluster="site")
+    with pytest.raises(EnvironmentFault, match="cluster site has a quota of "):
         begin(points, None)
     assert not (house / "runs").exists()
 
@@ -232,3 +249,65 @@ def test_runs_are_compared_best_first(house: Path) -> None:
     losses = [None, 3.0, 2.0, float("nan"), 2.5]
     rows = [Row(index=i, point=point, job=None, val_loss=loss) for i, loss in enumerate(losses)]
     assert [row.index for row in best_first(rows)] == [2, 4, 1, 0, 3]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"name": "tune"}',
+        '{"name": "tune", "at_once": 1, "job": null, "points": []}',
+        '{"name": "tune", "at_once": 1, "job": null, "points": "ab"}',
+        '{"name": "tune", "at_once": 1, "job": null, "points": [{"values": {"a": 1}, "run": "b", "recipe_hash": "c"}]}',
+        '{"name": "tune", "at_once": 1, "job": null, "points": [{"values": {}, "run": "../b", "recipe_hash": "c"}]}',
+    ],
+)
+def test_a_damaged_sweep_is_refused(house: Path, text: str) -> None:
+    _, sweep = _begun(house)
+    with_schema = text.replace('{"name"', '{"schema": "colosseum.sweep/1", "name"', 1)
+    (sweep.root / "sweep.json").write_text(with_schema)
+    with pytest.raises(RefusedInput, match=r"or its sweep\.json is damaged"):
+        find_sweep("tune", house / "runs")
+
+
+def test_a_begin_that_was_ended_half_way_is_begun_anew(house: Path) -> None:
+    points, sweep = _begun(house)
+    (sweep.root / "sweep.json").unlink()
+    again = begin(points, 1)
+    for index, point in enumerate(again.points):
+        assert (sweep.root / str(index)).samefile(again.run_of(point).root)
+    again.run_of(again.points[0]).submissions.write_text("{}\n")
+    (sweep.root / "sweep.json").unlink()
+    with pytest.raises(RefusedInput, match=r"has lost its sweep\.json, and runs of it were started"):
+        begin(points, 1)
+    assert again.run_of(again.points[1]).root.is_dir()
+
+
+def test_a_point_whose_folder_was_deleted_is_gone(house: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from colosseum.cli.sweep import show
+    from colosseum.launch.local import LocalScheduler
+
+    _, sweep = _begun(house)
+    shutil.rmtree(sweep.run_of(sweep.points[0]).root)
+    show(sweep, as_json=True)
+    gone, planned = json.loads(capsys.readouterr().out)["points"]
+    assert (gone["state"], gone["reason"]) == ("gone", "its run folder was deleted")
+    assert (planned["state"], planned["reason"]) == ("planned", "")
+    with pytest.raises(RefusedInput, match=rf"were deleted \({sweep.points[0].run}\)"):
+        run_here(sweep, LocalScheduler(), print)
+
+
+def test_a_table_of_80_columns_cuts_no_name(
+    house: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from colosseum.cli import sweep as command
+
+    _, sweep = _begun(house)
+    monkeypatch.setattr(command.sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    command.show(sweep, as_json=False)
+    told = capsys.readouterr().out
+    assert "…" not in told
+    assert "optimizer.lr" in told

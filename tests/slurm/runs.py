@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -91,15 +94,37 @@ def rank_process(run: RunDir, rank: int) -> int:
     return _process(run, lambda words, env: "python" in words[0] and f"RANK={rank}" in env)
 
 
+@contextmanager
+def held(run: RunDir, ranks: int = 2) -> Iterator[None]:
+    """The ranks stand still meanwhile: a command takes seconds on a busy machine, the rest of a run no more."""
+    processes = [rank_process(run, rank) for rank in range(ranks)]
+    for process in processes:
+        os.kill(process, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for process in processes:
+            with suppress(ProcessLookupError):  # Slurm may have ended it
+                os.kill(process, signal.SIGCONT)
+
+
 def _process(run: RunDir, is_it: Callable[[list[str], list[str]], bool]) -> int:
-    """The first process that works in the run folder and is meant; other dev-slurms may have a job of the same id."""
+    """The process that works in the run folder and is meant; other dev-slurms may have a job of the same id.
+
+    A fork of it looks the same: the one whose parent is none of those found.
+    """
+    found: dict[int, int] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             if (folder / "cwd").readlink() != run.root.resolve():
                 continue
             words, env = ((folder / name).read_text(errors="replace").split("\0") for name in ("cmdline", "environ"))
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
         except OSError:  # gone, or another user's
             continue
         if len(words) > 1 and is_it(words, env):
-            return int(folder.name)
+            found[int(folder.name)] = parent
+    for process, parent in found.items():
+        if parent not in found:
+            return process
     raise LookupError("no such process")
