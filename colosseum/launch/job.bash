@@ -143,6 +143,7 @@ exec "$@"'
   # env inside the container: an image's own environment would win over the host's.
   srun "${options[@]}" env "${settings[@]}" MASTER_ADDR="${hosts[0]}" \
     MASTER_PORT=$((20000 + (SLURM_JOB_ID * 7 + attempt) % 10000)) COLOSSEUM_RUN="$run" COLOSSEUM_ATTEMPT="$attempt" \
+    COLOSSEUM_STOP_AFTER_STEP=$((attempt ? 0 : stop_after_step)) \
     COLOSSEUM_GPUS_PER_NODE="$gpus_per_node" bash -c "$task" rank "${argv[@]}" &
   srun_pid=$!
   while :; do
@@ -163,7 +164,7 @@ stop_ranks() {
   say "asked to stop: the ranks save and leave"
   scancel --signal=USR1 "$job"
   # Of their step only: KILL to the job would cancel it, this script too. With vboost the ranks are the second step.
-  (sleep $((margin_s > 60 ? margin_s - 30 : margin_s * 3 / 4)) && say "the ranks did not leave in time" \
+  (sleep $((margin_s > 60 ? margin_s - 30 : margin_s * 3 / 4)) && kill -0 $$ && say "the ranks did not leave in time" \
     && scancel --signal=KILL "$job.$((vboost ? 1 : 0))") &
   helpers+=($!)
 }
@@ -179,7 +180,7 @@ on_term() {
 watch_limit() {
   local end measured
   end=$(date -d "$(squeue -h -j "$job" -o %e)" +%s 2> /dev/null) || return # no limit
-  while sleep 20; do
+  while sleep 20 && kill -0 $$ 2> /dev/null; do # not longer than this script, if that is killed
     measured=$(field save_time_s "checkpoints/$(printf iter_%07d "$(saved_step)")/colosseum.json")
     measured=${measured%%.*}
     [[ $measured =~ ^[0-9]+$ ]] || continue
@@ -190,8 +191,9 @@ watch_limit() {
   done
 }
 
-stop_first_attempt_after() { # STEP: what a shakedown tests is also the resume
-  until grep -qsE "\"step\":$1[,}]" metrics.jsonl; do sleep 1; done
+# What a shakedown tests is also the resume. Our runtime leaves by itself after its step; another engine is asked to.
+stop_foreign_engine_after() { # STEP
+  until grep -qsE "\"step\":$1[,}]" metrics.jsonl; do sleep 1 && kill -0 $$ 2> /dev/null || return; done
   kill -USR1 $$
 }
 
@@ -272,8 +274,8 @@ stop_without_image
 ((!vboost)) || boost_clocks
 watch_limit &
 helpers+=($!)
-if ((stop_after_step && attempt == 0)); then
-  stop_first_attempt_after "$stop_after_step" &
+if ((stop_after_step && attempt == 0)) && [[ -e bundle/engine/command.json ]]; then
+  stop_foreign_engine_after "$stop_after_step" &
   helpers+=($!)
 fi
 run_ranks

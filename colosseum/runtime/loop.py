@@ -104,7 +104,8 @@ def _step(loop: Loop) -> tuple[float, float, bool, bool, StepFacts]:
     updated, grad_norm, _ = training.optimizer.step()
     end = device.mark()
     # One reduction tells every rank the loss and whether any of them was asked to stop.
-    shared = torch.cat([total, torch.tensor([float(loop.stop.received)], dtype=total.dtype, device=total.device)])
+    stop = float(loop.stop.after(state.step + 1))
+    shared = torch.cat([total, torch.tensor([stop], dtype=total.dtype, device=total.device)])
     dist.all_reduce(shared)
     lr = float(training.optimizer.param_groups[0]["lr"])
     if updated:

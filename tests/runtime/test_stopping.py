@@ -31,3 +31,12 @@ def test_an_interrupt_is_the_launcher_s_to_pass_on() -> None:
     before = signal.getsignal(signal.SIGINT)
     StopSignal()
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_shakedown_leaves_after_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not any(StopSignal().after(step) for step in range(1, 5))
+    monkeypatch.setenv("COLOSSEUM_STOP_AFTER_STEP", "3")
+    assert [step for step in range(1, 6) if StopSignal().after(step)] == [3]
+    stop = StopSignal()
+    signal.raise_signal(signal.SIGUSR1)
+    assert stop.after(1)

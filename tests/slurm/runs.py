@@ -94,6 +94,17 @@ def rank_process(run: RunDir, rank: int) -> int:
     return _process(run, lambda words, env: "python" in words[0] and f"RANK={rank}" in env)
 
 
+def is_alive(run: RunDir) -> bool:
+    """Whether any process works in the run folder."""
+    return any(_works_in(folder, run) for folder in Path("/proc").glob("[0-9]*"))
+
+
+def _works_in(process: Path, run: RunDir) -> bool:
+    with suppress(OSError):  # gone, or another user's
+        return (process / "cwd").readlink() == run.root.resolve()
+    return False
+
+
 @contextmanager
 def held(run: RunDir, ranks: int = 2) -> Iterator[None]:
     """The ranks stand still meanwhile: a command takes seconds on a busy machine, the rest of a run no more."""
@@ -115,9 +126,9 @@ def _process(run: RunDir, is_it: Callable[[list[str], list[str]], bool]) -> int:
     """
     found: dict[int, int] = {}
     for folder in Path("/proc").glob("[0-9]*"):
+        if not _works_in(folder, run):
+            continue
         try:
-            if (folder / "cwd").readlink() != run.root.resolve():
-                continue
             words, env = ((folder / name).read_text(errors="replace").split("\0") for name in ("cmdline", "environ"))
             parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
         except OSError:  # gone, or another user's

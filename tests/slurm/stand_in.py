@@ -54,6 +54,7 @@ def main() -> int:
         saved = step = steps[-1]
         state = json.loads((checkpoint_folder(run.checkpoints, step) / CHECKPOINT_MARK).read_text())["state"]
     print(f"rank {rank} starts from step {step}", flush=True)
+    last = int(os.environ["COLOSSEUM_STOP_AFTER_STEP"])
     if (run.root / "deaf").exists() and attempt == 0:
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     kind, at_step, at_rank, *attempts = (*(_fault(run) or ("", "0", "0")),)
@@ -75,7 +76,7 @@ def main() -> int:
                 reason=f'the loss is "NaN" at step {step}',
             )
             return EXIT_FINAL
-        leave = _any(run.attempt(attempt).root / "barrier", step, rank, bool(asked)) or step == STEPS
+        leave = _any(run.attempt(attempt).root / "barrier", step, rank, bool(asked)) or step in (STEPS, last)
         if rank == 0:
             row = {"kind": "train", "step": step, "attempt": attempt, "time_unix_s": time.time()}
             append_line(run.metrics, {**row, "loss": state / 2**64, "step_time_s": STEP_S})

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
 from colosseum.bundle import write_bundle
-from colosseum.errors import RefusedInput
-from colosseum.launch import sbatch, slurm
+from colosseum.errors import EnvironmentFault, RefusedInput
+from colosseum.launch import jobs, sbatch, slurm
 from colosseum.launch.compile import SLURM_SCRIPT, compile_bundle
 from colosseum.launch.jobs import jobs_of
 from colosseum.launch.slurm import SlurmScheduler
@@ -121,3 +123,34 @@ def test_slurm_that_does_not_answer_leaves_what_the_folders_say(
     (job,), (warning,) = jobs_of([run])
     assert job.state.phase == "unknown"
     assert "states are those of the run folders" in warning
+
+
+def test_slurm_that_does_not_say_what_runs_starts_nothing_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = stand_in_run(tmp_path, "twice")
+    job = submit(run)
+    broken = tmp_path / "bin"
+    broken.mkdir()
+    (broken / "squeue").write_text("#!/bin/sh\necho 'squeue: error: out of order' >&2\nexit 1\n")
+    (broken / "squeue").chmod(0o755)
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", f"{broken}:{os.environ['PATH']}")
+        with pytest.raises(EnvironmentFault, match=r"nothing was started, .* squeue .* out of order$"):
+            jobs.requeue(run)
+    assert len(jobs.submissions(run)) == 1
+    SlurmScheduler().cancel(job)
+
+
+def test_slurm_without_sacct_still_knows_what_waits_or_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = stand_in_run(tmp_path, "no-sacct")
+    job = submit(run)
+    some = tmp_path / "bin"
+    some.mkdir()
+    (some / "squeue").symlink_to(shutil.which("squeue") or "")
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", str(some))
+        found = SlurmScheduler().states([job, "999999"])
+    assert found[job].phase in ("waiting", "running")
+    assert found["999999"].detail == "Slurm has forgotten it"
+    SlurmScheduler().cancel(job)

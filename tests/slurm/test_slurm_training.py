@@ -22,7 +22,7 @@ from colosseum.launch.jobs import job_of
 from colosseum.monitor.watch import history
 from colosseum.rundir import RunDir, checkpoint_folder, latest_rows, read_lines, saved_steps
 from tests.slurm.conftest import DevSlurm
-from tests.slurm.runs import batch_shell, log, losses, rank_process, until, until_ended, until_step
+from tests.slurm.runs import batch_shell, held, is_alive, log, losses, rank_process, until, until_ended, until_step
 
 COLOSSEUM = Path(sys.executable).parent / "colosseum"
 STEPS, SAVE_EVERY = 24, 6
@@ -109,10 +109,12 @@ def assert_as_if_nothing_had_happened(run: RunDir, alone: RunDir) -> None:
 def test_slurm_training_is_stopped_and_goes_on(house: Path, alone: RunDir) -> None:
     run = train(house, "stopped")
     until_step(run, SAVE_EVERY + 2)
-    status = colosseum(house, "jobs", "status", run.root.name)
-    assert "running" in status
-    assert "of 24" in status
-    assert "saves, ends and starts again" in colosseum(house, "jobs", "requeue", run.root.name)
+    with held(run):
+        status = colosseum(house, "jobs", "status", run.root.name)
+        assert "running" in status
+        assert "of 24" in status
+        assert "saves, ends and starts again" in colosseum(house, "jobs", "requeue", run.root.name)
+        until(lambda: "asked to stop" in log(run))
     until_ended(run, ENDS_S)
     assert_as_if_nothing_had_happened(run, alone)
     first, second = history(run)
@@ -189,7 +191,9 @@ def test_slurm_sweep_is_an_array_whose_points_survive_alone(house: Path, alone: 
     until_step(killed, SAVE_EVERY + 1)
     os.kill(rank_process(killed, 1), signal.SIGKILL)
     until_step(asked, SAVE_EVERY + 1)
-    assert "saves, ends and starts again" in colosseum(house, "jobs", "requeue", asked.root.name)
+    with held(asked):
+        assert "saves, ends and starts again" in colosseum(house, "jobs", "requeue", asked.root.name)
+        until(lambda: "asked to stop" in log(asked))
     for run in (killed, asked, last):
         assert until_ended(run, ENDS_S).word == "complete", log(run)
     assert_as_if_nothing_had_happened(killed, alone)  # the first point is the same recipe
@@ -260,7 +264,9 @@ def test_slurm_training_of_two_ranks_a_node_is_stopped_and_goes_on(
 ) -> None:
     run = train(house, f"four-by-{launch}", f"cluster.slurm.launch={launch}", size=FOUR)
     until_step(run, SAVE_EVERY + 2)
-    jobs.requeue(run)
+    with held(run, ranks=4):
+        jobs.requeue(run)
+        until(lambda: "asked to stop" in log(run))
     until_ended(run, ENDS_S)
     assert_as_if_nothing_had_happened(run, alone_of_four)
     assert [(a.kind, a.lost_steps) for a in history(run)] == [("saved", 0), ("completed", None)]
@@ -314,13 +320,15 @@ def test_slurm_training_loses_its_batch_shell(house: Path, alone: RunDir) -> Non
     jobs.requeue(run)
     until_ended(run, ENDS_S)
     assert_as_if_nothing_had_happened(run, alone)
+    until(lambda: not is_alive(run), 60)  # also what the killed script had started
 
 
 @pytest.mark.long
 def test_slurm_training_is_cancelled_and_goes_on(house: Path, alone: RunDir) -> None:
     run = train(house, "cancelled")
     until_step(run, SAVE_EVERY + 2)
-    colosseum(house, "jobs", "cancel", run.root.name)
+    with held(run):
+        colosseum(house, "jobs", "cancel", run.root.name)
     assert until_ended(run, ENDS_S).word == "cancelled"
     colosseum(house, "jobs", "requeue", run.root.name)
     until_ended(run, ENDS_S)
@@ -344,7 +352,8 @@ def test_slurm_training_fills_the_disk(house: Path, alone: RunDir) -> None:
 def test_slurm_training_passes_a_damaged_checkpoint_over(house: Path, alone: RunDir) -> None:
     run = train(house, "damaged")
     until_step(run, 2 * SAVE_EVERY + 2)
-    colosseum(house, "jobs", "cancel", run.root.name)
+    with held(run):
+        colosseum(house, "jobs", "cancel", run.root.name)
     until_ended(run, ENDS_S)
     newest = checkpoint_folder(run.checkpoints, saved_steps(run.checkpoints)[-1])
     part = next(newest.glob("*.distcp"))
