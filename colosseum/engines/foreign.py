@@ -81,11 +81,6 @@ def total_steps(recipe: Recipe) -> int:
     return Facts.of(recipe).total_steps or 0
 
 
-def fuses_activation(recipe: Recipe) -> bool:
-    """Whether bias and activation are one kernel, as in engine mcore on a GPU: for SwiGLU alone."""
-    return recipe.model.gated_linear_unit and recipe.model.activation_func == "silu"
-
-
 def minutes(seconds: float) -> int:
     """Whole minutes, rounded up."""
     return int(-(-seconds // 60))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import Any
 
-from colosseum.engines.foreign import RUN, fuses_activation, source_folder, total_steps
+from colosseum.engines.foreign import RUN, source_folder, total_steps
 from colosseum.recipe.schema import ChatTokens, Recipe, SftTask
 from colosseum.units import parse_duration_s
 
@@ -313,7 +313,7 @@ def _kernels(recipe: Recipe) -> Config:
         "cross_entropy_loss_fusion": fusion.cross_entropy,
         "apply_rope_fusion": fusion.rope,
         "gradient_accumulation_fusion": fusion.gradient_accumulation,
-        "bias_activation_fusion": fuses_activation(recipe),
+        "bias_activation_fusion": recipe.model.is_swiglu,
         "deterministic_mode": recipe.train.deterministic,
     }
     if overlap.tp_comm:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import Any
 
-from colosseum.engines.foreign import RUN, fuses_activation, total_steps
+from colosseum.engines.foreign import RUN, total_steps
 from colosseum.recipe.schema import Recipe
 
 LOGS = "nemo"
@@ -78,7 +78,7 @@ def _model(recipe: Recipe) -> Node:
         "attention_softmax_in_fp32": True,
         "masked_softmax_fusion": True,
         "bias_dropout_fusion": True,
-        "bias_activation_fusion": fuses_activation(recipe),
+        "bias_activation_fusion": recipe.model.is_swiglu,
         "persist_layer_norm": True,
         "deterministic_mode": recipe.train.deterministic,
         **_recompute(recipe),

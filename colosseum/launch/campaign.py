@@ -28,6 +28,7 @@ from colosseum.launch.ranks import is_complete
 from colosseum.launch.scheduler import JobState
 from colosseum.launch.slurm import SlurmScheduler
 from colosseum.launch.submit import (
+    find_folder,
     locked,
     note_submission,
     prepare,
@@ -232,12 +233,7 @@ def find(name: str, runs: Path) -> Campaign:
     Raises:
         RefusedInput: there is none.
     """
-    for folder in (runs / f"campaign-{name}", Path(name)):
-        if (folder / "campaign.json").is_file():
-            return read(folder.resolve())
-    near = sorted(p.parent.name.removeprefix("campaign-") for p in runs.glob("campaign-*/campaign.json"))
-    rule = f"no such campaign under {runs}"
-    raise RefusedInput([Fault(path="CAMPAIGN", value=name, rule=rule, nearest=tuple(near[:3]), where="command line")])
+    return read(find_folder("campaign", name, runs))
 
 
 def submit(campaign: Campaign, *, again: bool) -> tuple[Campaign, list[str]]:

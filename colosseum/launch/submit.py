@@ -197,6 +197,21 @@ def discard(run: RunDir) -> None:
         shutil.rmtree(run.root, ignore_errors=True)
 
 
+def find_folder(kind: str, name: str, runs: Path) -> Path:
+    """The folder of a campaign or sweep (``kind``) that was begun: by its name under ``runs``, or by itself.
+
+    Raises:
+        RefusedInput: there is none.
+    """
+    prefix, file = f"{kind}-", f"{kind}.json"
+    for folder in (runs / f"{prefix}{name}", Path(name)):
+        if (folder / file).is_file():
+            return folder.resolve()
+    near = sorted(p.parent.name.removeprefix(prefix) for p in runs.glob(f"{prefix}*/{file}"))
+    rule = f"no such {kind} under {runs}"
+    raise RefusedInput([Fault(path=kind.upper(), value=name, rule=rule, nearest=tuple(near[:3]), where="command line")])
+
+
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Makes the folder of a campaign or sweep, if need be; one command at a time works on it."""

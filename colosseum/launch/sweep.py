@@ -29,6 +29,7 @@ from colosseum.launch.request import NewRun, Request, placing, read
 from colosseum.launch.slurm import SlurmScheduler
 from colosseum.launch.submit import (
     discard,
+    find_folder,
     locked,
     new_run,
     note_submission,
@@ -251,12 +252,7 @@ def find_sweep(name: str, runs: Path) -> Sweep:
     Raises:
         RefusedInput: there is none.
     """
-    for folder in (runs / f"sweep-{name}", Path(name)):
-        if (folder / SWEEP).is_file():
-            return read_sweep(folder.resolve())
-    near = sorted(p.parent.name.removeprefix("sweep-") for p in runs.glob(f"sweep-*/{SWEEP}"))
-    rule = f"no such sweep under {runs}"
-    raise RefusedInput([Fault(path="SWEEP", value=name, rule=rule, nearest=tuple(near[:3]), where="command line")])
+    return read_sweep(find_folder("sweep", name, runs))
 
 
 def array_script(points: Sequence[tuple[Values, NewRun]]) -> str:

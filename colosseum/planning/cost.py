@@ -205,15 +205,18 @@ def _tp_time(job: Job, lay: Layouts, c: Constants, t: Array) -> tuple[Array, Arr
 
 
 def _cp_time(job: Job, lay: Layouts, c: Constants, t: Array, attention: Array) -> Array:
-    """Exposed ring exchange of K and V (backward also their gradients): cp-1 hops under the attention they feed."""
+    """Exposed ring exchange of K and V (backward also their gradients): cp-1 hops under the attention they feed.
+
+    With the kernels that put the turns' results together.
+    """
     hw = job.hardware
     kv = 2.0 * t * np.maximum(job.shape.groups / lay.tp, 1.0) * job.shape.head_dim * 2.0
     hop = kv / links.link_rate(hw, c, lay.tp * lay.cp) + links.latency(hw, c, lay.tp * lay.cp)
     ring = 3.0 * (lay.cp - 1) * hop
     hidden = attention * (lay.cp - 1) / lay.cp
     # Each turn's output is rescaled into the sum (10 bytes an element), each turn's gradient of Q added up (6).
-    bytes_ = c.elementwise_scale * 16.0 * lay.cp * t * job.shape.heads * job.shape.head_dim / lay.tp
-    sums = bytes_ / (hw.memory_bytes_per_s * c.memory_efficiency)
+    moved = c.elementwise_scale * 16.0 * lay.cp * t * job.shape.heads * job.shape.head_dim / lay.tp
+    sums = moved / (hw.memory_bytes_per_s * c.memory_efficiency)
     return np.where(lay.cp > 1, np.maximum(c.cp_exposed * ring, ring - hidden) + sums, 0.0)
 
 

@@ -121,12 +121,17 @@ def update_bytes(job: Job, lay: Layouts, c: Constants, stage: Any) -> StageBytes
     )
 
 
+def _place(lay: Layouts, stage: Any) -> tuple[Any, Any, Array]:
+    """Whether pipeline rank ``stage`` is the first, and the last; its layers."""
+    stage = np.broadcast_to(np.asarray(stage, dtype=np.float64), lay.pp.shape)
+    is_first, is_last = stage == 0, stage == lay.pp - 1
+    return is_first, is_last, np.where(is_first, lay.first, np.where(is_last, lay.last, lay.middle))
+
+
 def _params(job: Job, lay: Layouts, stage: Any) -> tuple[Array, Array]:
     """Parameters of pipeline rank ``stage``: those of the layers' GEMMs, and all others."""
     shape, tp = job.shape, lay.tp
-    stage = np.broadcast_to(np.asarray(stage, dtype=np.float64), tp.shape)
-    is_first, is_last = stage == 0, stage == lay.pp - 1
-    layers = np.where(is_first, lay.first, np.where(is_last, lay.last, lay.middle))
+    is_first, is_last, layers = _place(lay, stage)
     table = shape.padded_vocab(tp) * shape.hidden / tp
     both = is_first & is_last & (not shape.tied)
     tables = table * (1.0 * (is_first | is_last) + both) + is_first * float(shape.learned_positions * shape.hidden)
@@ -147,9 +152,7 @@ def _reference_weights(job: Job, params: Array) -> Array:
 def backward_bytes(job: Job, lay: Layouts, c: Constants, stage: Any) -> StageBytes:
     """Bytes of pipeline rank ``stage`` when its first backward pass ends the warm-up."""
     shape, tp = job.shape, lay.tp
-    stage = np.broadcast_to(np.asarray(stage, dtype=np.float64), tp.shape)
-    is_first, is_last = stage == 0, stage == lay.pp - 1
-    layers = np.where(is_first, lay.first, np.where(is_last, lay.last, lay.middle))
+    is_first, is_last, layers = _place(lay, stage)
     t = lay.mbs * job.sequences * job.seq_length / lay.cp
     table = shape.padded_vocab(tp) * shape.hidden / tp
     matmul, other = _params(job, lay, stage)

@@ -230,7 +230,8 @@ def _rule(item: Any, path: Path_, data: Any) -> tuple[str, tuple[Any, ...]]:
         ("lt", "less than", False),
     ):
         if key in context:
-            return f"must be {words} {context[key]:g}", ((context[key],) if bound else ())
+            limit = context[key]
+            return f"must be {words} {limit if isinstance(limit, int) else f'{limit:g}'}", ((limit,) if bound else ())
     named = {
         "int_type": "must be a whole number",
         "int_parsing_size": "must be a smaller number",

@@ -138,6 +138,11 @@ class Model(Section):
         """Channels of one attention head."""
         return self.kv_channels or self.hidden_size // self.num_attention_heads
 
+    @property
+    def is_swiglu(self) -> bool:
+        """Whether bias and activation are one kernel on a GPU: megatron-core's own is kept for SwiGLU alone."""
+        return self.gated_linear_unit and self.activation_func == "silu"
+
     def padded_vocab(self, tp: int) -> int:
         """Embedding rows after padding to a multiple of ``make_vocab_size_divisible_by * tp`` (Megatron's rule)."""
         unit = self.make_vocab_size_divisible_by * tp

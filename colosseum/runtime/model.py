@@ -91,7 +91,7 @@ def _recompute(recipe: Recipe) -> dict[str, Any]:
 
 def _kernels(recipe: Recipe) -> dict[str, Any]:
     """Fused kernels are CUDA's; on a CPU weights are drawn whole and cut, so that they do not depend on tp."""
-    cuda, fusion, model = device.is_cuda(), recipe.fusion, recipe.model
+    cuda, fusion = device.is_cuda(), recipe.fusion
     return {
         "use_cpu_initialization": not cuda,
         "perform_initialization": True,
@@ -101,7 +101,7 @@ def _kernels(recipe: Recipe) -> dict[str, Any]:
         "apply_rope_fusion": cuda and fusion.rope,
         "masked_softmax_fusion": cuda,
         "bias_dropout_fusion": cuda,
-        "bias_activation_fusion": cuda and model.gated_linear_unit and model.activation_func == "silu",
+        "bias_activation_fusion": cuda and recipe.model.is_swiglu,
         "persist_layer_norm": cuda,
     }
 

@@ -25,15 +25,18 @@ from colosseum.rundir import RunDir, latest_rows
 STAND_IN = Path(__file__).with_name("stand_in.py")
 
 
-def stand_in_run(runs: Path, name: str, *words: str, fault: str = "", stop_after_step: int = 0) -> RunDir:
-    """A run of two nodes with a rank each, not yet submitted."""
+def stand_in_run(
+    runs: Path, name: str, *words: str, fault: str = "", stop_after_step: int = 0, foreign: bool = False
+) -> RunDir:
+    """A run of two nodes with a rank each, not yet submitted; ``foreign``: its bundle looks like another engine's."""
     sizes = ("resources.gpus=2", "resources.gpus_per_node=1", "batch.mbs=8", f"name={name}")
     recipe = load("debug/cpt-4k-bf16", [*sizes, *words], cluster="dev-slurm").recipe
     plan = resolve(recipe)
     compiled = compile_bundle(apply_layout(recipe, plan.layout), plan)
     script = sbatch.render(compiled.recipe, plan, [sys.executable, str(STAND_IN)], stop_after_step=stop_after_step)
     run = new_run(runs, name)
-    write_bundle(run.bundle, {**compiled.files, SLURM_SCRIPT: script.encode()}, compiled.manifest)
+    more = {"engine/command.json": b"{}"} if foreign else {}
+    write_bundle(run.bundle, {**compiled.files, **more, SLURM_SCRIPT: script.encode()}, compiled.manifest)
     if fault:
         (run.root / "fault").write_text(fault)
     return run

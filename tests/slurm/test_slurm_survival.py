@@ -89,6 +89,12 @@ def _shakedown(slurm: DevSlurm, runs: Path) -> Drill:
     return run, until_ended(run)
 
 
+def _foreign_shakedown(slurm: DevSlurm, runs: Path) -> Drill:
+    run = stand_in_run(runs, "foreign-shaken", stop_after_step=6, foreign=True)
+    submit(run)
+    return run, until_ended(run)
+
+
 def _deaf(slurm: DevSlurm, runs: Path) -> Drill:
     run = stand_in_run(runs, "deaf", "resources.time_limit=1m", fault="hang 38 0 0")
     (run.root / "deaf").touch()
@@ -125,6 +131,7 @@ DRILLS: dict[str, Callable[[DevSlurm, Path], Drill]] = {
     "numeric error": _numeric_error,
     "crash loop": _crash_loop,
     "shakedown": _shakedown,
+    "foreign shakedown": _foreign_shakedown,
     "deaf": _deaf,
     "followed": _followed,
     "no requeue": _without_requeue,
@@ -141,7 +148,11 @@ def drills(slurm: DevSlurm, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 @pytest.mark.parametrize(
-    "name", ["asked to requeue", "requeued by Slurm", "rank killed", "batch shell killed", "cancelled", "shakedown"]
+    "name",
+    [
+        *("asked to requeue", "requeued by Slurm", "rank killed", "batch shell killed", "cancelled"),
+        *("shakedown", "foreign shakedown"),
+    ],
 )
 def test_slurm_run_ends_as_if_nothing_had_happened(drills: dict[str, Future[Drill]], name: str) -> None:
     run, job = drills[name].result()
@@ -151,7 +162,7 @@ def test_slurm_run_ends_as_if_nothing_had_happened(drills: dict[str, Future[Dril
     assert second.from_step >= 5  # never from scratch
     assert first.lost_steps is not None
     assert first.lost_steps <= 7  # a save every 5 steps, and the steps until Slurm acts
-    if name in ("asked to requeue", "shakedown", "cancelled", "batch shell killed"):  # asked politely: nothing is lost
+    if name not in ("requeued by Slurm", "rank killed"):  # asked politely: nothing is lost
         assert (first.kind, first.lost_steps) == ("saved", 0)
 
 
