@@ -171,10 +171,10 @@ def _hardware_of(device: str) -> str:
 
 def _from_run(source: str, runs: Path | None, base: Calibration | None) -> Fitted:
     from colosseum.bundle import read_bundle
+    from colosseum.engines.planned import plan
     from colosseum.launch.submit import find_run, runs_root
     from colosseum.planning.calibration import fit_run
     from colosseum.planning.constants import calibration_for
-    from colosseum.planning.resolve import resolve
     from colosseum.recipe.load import load
     from colosseum.rundir import latest_rows
 
@@ -183,7 +183,7 @@ def _from_run(source: str, runs: Path | None, base: Calibration | None) -> Fitte
     begin = base or calibration_for(recipe.hardware.name)
     return fit_run(
         latest_rows(run.metrics, "train"),
-        resolve(recipe, begin),
+        plan(recipe, begin),
         begin,
         name=f"{recipe.cluster.name}-{recipe.hardware.name}",
         source=f"colosseum calibrate --from {run.root.name}, begun from {begin.name}",

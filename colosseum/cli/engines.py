@@ -57,15 +57,15 @@ def _for_recipe(words: list[str], cluster: str | None, as_json: bool) -> None:
     from rich.text import Text
 
     from colosseum.cli.words import recipe_and_overrides
+    from colosseum.engines.planned import resolved
     from colosseum.engines.registry import ENGINES
     from colosseum.errors import Fault
-    from colosseum.planning.resolve import apply_layout, resolve
     from colosseum.recipe.load import load
 
     name, overrides = recipe_and_overrides(words)
     loaded = load(name, overrides, cluster=cluster)
     warn(loaded.warnings)
-    recipe = apply_layout(loaded.recipe, resolve(loaded.recipe).layout)
+    recipe = resolved(loaded.recipe)
     task = recipe.task.kind
     faults = {engine: ENGINES[engine].faults(recipe) for engine in ENGINES}
     for engine in (e for e in ENGINES if task not in ENGINES[e].about.tasks and not faults[e]):

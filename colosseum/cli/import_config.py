@@ -57,25 +57,10 @@ def import_config(
 
 
 def _read(kind: str, file: Path) -> Imported:
-    from colosseum.errors import Fault, RefusedInput
-    from colosseum.recipe.scan import REFERENCE_RULE, read_text, scan
+    from colosseum.engines.importers import IMPORTERS
+    from colosseum.recipe.scan import read_text
 
-    text = read_text(file, str(file))
-    if kind == "nemo1":
-        from colosseum.engines import import_nemo1
-
-        scanned = scan(text, str(file))
-        # Interpolations of a kind that no recipe may have are NeMo's daily bread.
-        if faults := [fault for fault in scanned.faults if fault.rule != REFERENCE_RULE]:
-            raise RefusedInput(faults)
-        if not isinstance(scanned.data, dict):
-            raise RefusedInput([Fault(path="FILE", value=str(file), rule="is no YAML mapping")])
-        return import_nemo1.read(scanned.data)
-    from colosseum.engines import import_megatron
-
-    if not import_megatron.options(text):
-        raise RefusedInput([Fault(path="FILE", value=str(file), rule="holds no option (--name value)")])
-    return import_megatron.read(text)
+    return IMPORTERS[kind](read_text(file, str(file)), str(file))
 
 
 def _recipe(imported: Imported, kind: str, file: Path, hardware: str) -> str:
@@ -90,17 +75,16 @@ def _check(text: str) -> list[str]:
     """What the recipe breaks, as sentences."""
     import tempfile
 
+    from colosseum.engines.planned import resolved
     from colosseum.engines.registry import engine_of
     from colosseum.errors import RefusedInput
-    from colosseum.planning.resolve import apply_layout, resolve
     from colosseum.recipe.load import load
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "imported.yaml"
         path.write_text(text, encoding="utf-8")
         try:
-            recipe = load(str(path)).recipe
-            recipe = apply_layout(recipe, resolve(recipe).layout)
+            recipe = resolved(load(str(path)).recipe)
         except RefusedInput as refused:
             return [fault.sentence().partition(" [")[0] for fault in refused.faults]
     return [fault.sentence() for fault in engine_of(recipe.engine).faults(recipe)]

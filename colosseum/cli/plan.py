@@ -99,11 +99,13 @@ class _Task:
 
     def recipe(self) -> tuple[Recipe, tuple[str, ...]]:
         """The recipe and its warnings."""
+        from colosseum.engines.registry import engine_of
         from colosseum.planning.resolve import free_layout
         from colosseum.recipe.load import load
 
         loaded = load(self.name, self.overrides, cluster=self.cluster)
-        return (free_layout(loaded.recipe) if self.free else loaded.recipe), loaded.warnings
+        recipe = free_layout(loaded.recipe) if self.free else loaded.recipe
+        return engine_of(recipe.engine).pinned(recipe), loaded.warnings
 
     def calibration_of(self, recipe: Recipe) -> Calibration:
         from colosseum.planning.constants import calibration_for

@@ -69,20 +69,22 @@ def validate(words: RecipeWords, cluster: Cluster = None, as_json: Json = False)
     All faults come at once, each with its place, its rule and the nearest legal values. Then what the recipe's engine
     cannot do, with the engine that can.
     """
-    from colosseum.engines.registry import engine_of
+    from colosseum.engines.planned import resolved
+    from colosseum.engines.registry import cannot_train, engine_of
     from colosseum.errors import RefusedInput
     from colosseum.launch.request import placing
-    from colosseum.planning.resolve import apply_layout, resolve
     from colosseum.recipe.load import load
 
     name, overrides = recipe_and_overrides(words)
     loaded = load(name, overrides, cluster=cluster)
-    recipe = apply_layout(loaded.recipe, resolve(loaded.recipe).layout)
+    recipe = resolved(loaded.recipe)
     engine = engine_of(recipe.engine)
     with placing(loaded.origins):
         if faults := engine.faults(recipe):
             raise RefusedInput(faults)
     warnings = [*loaded.warnings, *engine.notes(recipe)]
+    if sentence := cannot_train(recipe):
+        warnings.append(sentence)
     warn(warnings)
     if as_json:
         document({"schema": "colosseum.validation/1", "name": name, "valid": True, "warnings": warnings})

@@ -1,14 +1,16 @@
-"""What an engine is to the rest of the house: a renderer of files and of a command."""
+"""The Engine protocol: everything that the rest of the package knows about a training stack."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 from colosseum.errors import Fault
 from colosseum.planning.plan import Plan
 from colosseum.recipe.schema import Recipe
+from colosseum.rundir import RunDir
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,11 +24,21 @@ class EngineLaunch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One environment variable of the ranks and why it is set."""
+
+    name: str
+    value: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class About:
     """An engine in words, for ``colosseum engines`` and the docs."""
 
     title: str
     tasks: tuple[str, ...]
+    """Kinds of task that it trains."""
     fp8: tuple[str, ...]
     """Scaling recipes."""
     cp: str
@@ -44,6 +56,14 @@ class Engine(Protocol):
 
     name: str
     about: About
+    settings: tuple[Setting, ...]
+    """Environment variables that only this engine needs."""
+    has_metadata: bool
+    """Whether its checkpoints carry our colosseum.json (docs/contracts.md)."""
+
+    def pinned(self, recipe: Recipe) -> Recipe:
+        """The recipe with each ``auto`` set that this engine can have in one way only; the planner gets this one."""
+        ...
 
     def faults(self, recipe: Recipe) -> list[Fault]:
         """What this engine cannot do of a recipe, with the engine that can."""
@@ -55,4 +75,28 @@ class Engine(Protocol):
 
     def render(self, recipe: Recipe, plan: Plan) -> EngineLaunch:
         """Files and command of a resolved recipe."""
+        ...
+
+    def checkpoints(self, run: RunDir, gbs: int) -> dict[int, Path]:
+        """Checkpoints of a run that another run can begin from, by step, ascending.
+
+        Args:
+            gbs: sequences (or pairs) of one step of that run.
+        """
+        ...
+
+    def no_checkpoint(self, run: RunDir) -> str:
+        """Why ``checkpoints`` of a run is empty."""
+        ...
+
+    def reference(self, run: RunDir, step: int, path: Path) -> str:
+        """``checkpoint.from`` of a checkpoint of a run that lies beside the new one."""
+        ...
+
+    def is_checkpoint(self, path: Path) -> bool:
+        """Whether a path that ``checkpoint.from`` names can be a checkpoint of this engine."""
+        ...
+
+    def model_of(self, checkpoint: Path) -> Mapping[str, Any] | None:
+        """What a checkpoint says of its model, by the names of ``ModelShape``; None = nothing that can be read."""
         ...

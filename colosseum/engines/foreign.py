@@ -13,13 +13,10 @@ from colosseum.engines.base import EngineLaunch
 from colosseum.errors import Fault
 from colosseum.recipe.rules_base import Facts
 from colosseum.recipe.schema import Recipe
-from colosseum.rundir import RunDir
+from colosseum.rundir import LATEST_FILE, RunDir
 
 RUN = RunDir(Path())
 """Paths as the ranks see them: they start inside the run folder."""
-SAMPLES_OF_NEMO_2 = r"consumed_samples=(\d+)(?!.*unfinished)"
-"""In the name of one of NeMo 2's checkpoint folders."""
-TRACKER = "latest_checkpointed_iteration.txt"
 OUTCOME = RUN.attempt(0).outcome.name
 
 
@@ -63,7 +60,7 @@ def launch(recipe: Recipe, command: Command, files: Mapping[str, bytes] | None =
             "metrics": RUN.metrics.name,
             "outcome": OUTCOME,
             "checkpoints": RUN.checkpoints.name,
-            "tracker": TRACKER,
+            "tracker": LATEST_FILE,
         },
     }
     start = resources.files("colosseum.engines").joinpath("start.py").read_bytes()

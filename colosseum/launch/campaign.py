@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import yaml
 from pydantic import ValidationError
@@ -37,11 +37,10 @@ from colosseum.launch.submit import (
     runs_root,
 )
 from colosseum.recipe.load import load
-from colosseum.recipe.schema import Name, Recipe, Section, Text
+from colosseum.recipe.schema import EngineName, Name, Recipe, Section, Text
 from colosseum.rundir import RunDir, new_run_id
 
 SCHEMA = "colosseum.campaign/1"
-Engine = Literal["mcore", "megatron-lm", "nemo1", "nemo2"]
 MAX_BYTES = 1 << 16
 
 
@@ -51,7 +50,7 @@ class StageFile(Section):
     name: Name
     recipe: Text
     overrides: tuple[Text, ...] = ()
-    for_engine: Mapping[Engine, tuple[Text, ...]] = {}
+    for_engine: Mapping[EngineName, tuple[Text, ...]] = {}
     """More overrides where the stage runs with this engine; the command's own come after them."""
 
 

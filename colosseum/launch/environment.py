@@ -6,22 +6,14 @@ Sources: the Megatron-LM and Transformer Engine documentation, NCCL's and PyTorc
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+from colosseum.engines.base import Setting
+from colosseum.engines.registry import engine_of
 from colosseum.errors import Fault
 from colosseum.planning.plan import Plan
 from colosseum.recipe.schema import Recipe
 
 _SECRET = re.compile(r"TOKEN(?!IZ)|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|PRIVATE_?KEY")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """One variable and why it is set."""
-
-    name: str
-    value: str
-    reason: str
 
 
 def engine_settings(recipe: Recipe, plan: Plan) -> list[Setting]:
@@ -49,8 +41,7 @@ def engine_settings(recipe: Recipe, plan: Plan) -> list[Setting]:
     put("TORCH_NCCL_HIGH_PRIORITY", "1", "communication kernels go first")
     if layout.pp > 1:
         put("NCCL_P2P_NET_CHUNKSIZE", "2097152", "pipeline sends in larger pieces")
-    if recipe.engine == "nemo1":
-        put("TORCH_NCCL_AVOID_RECORD_STREAMS", "1", "frees buffers earlier; the default since PyTorch 2.9")
+    found += engine_of(recipe.engine).settings
     if recipe.train.deterministic:
         put("NVTE_ALLOW_NONDETERMINISTIC_ALGO", "0", "deterministic mode")
     put("TORCH_NCCL_DUMP_ON_TIMEOUT", "1", "a hang leaves the flight recorder's trace")

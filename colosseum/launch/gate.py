@@ -16,7 +16,7 @@ from typing import Any
 from colosseum.bundle import MANIFEST, read_bundle, to_json
 from colosseum.checkpoint.folders import newest_committed, read_metadata
 from colosseum.checkpoint.metadata import CheckpointMetadata, ModelShape
-from colosseum.engines.left import NEMO_SHAPE, left_by, nemo_config
+from colosseum.engines.registry import engine_of
 from colosseum.errors import ColosseumError, RefusedInput
 from colosseum.launch.inputs import Source, no_conversion
 from colosseum.launch.ranks import is_complete
@@ -75,7 +75,7 @@ def judge(run: RunDir) -> Verdict:
     parent = RunDir(run.root.resolve().parent / wanted.run)
     faults = [] if wanted.step is not None or is_complete(parent) else [f"{wanted.run} has not reached its last step"]
     its = read_bundle(parent.bundle).recipe
-    if its.engine != "mcore":
+    if not engine_of(its.engine).has_metadata:
         return _of_foreign(recipe, parent, its, faults)
     step = newest_committed(parent.checkpoints) if wanted.step is None else wanted.step
     if step is None:
@@ -93,26 +93,27 @@ def judge(run: RunDir) -> Verdict:
 
 
 def _of_foreign(recipe: Recipe, parent: RunDir, its: Recipe, faults: list[str]) -> Verdict:
-    """Another engine's checkpoint has no colosseum.json: a .nemo's configuration tells which model it is of, else its
-    run's recipe."""
+    """Another engine's checkpoint has no colosseum.json: its own configuration tells which model it is of, if there is
+    one, else its run's recipe."""
     faults, wanted = [*faults], ModelShape.of(recipe)
-    left = left_by(its.engine, parent, its.batch.gbs)
+    engine = engine_of(its.engine)
+    left = engine.checkpoints(parent, its.batch.gbs)
     if rule := no_conversion(its.engine, recipe.engine):
         faults.append(rule)
     elif not left:
         faults.append(f"{parent.root.name} has left no checkpoint to begin with")
     newest = next(reversed(left.values()), None)
-    config = nemo_config(newest) if newest is not None and its.engine == "nemo1" else None
+    config = engine.model_of(newest) if newest is not None else None
     if config is None:
         note = f"the checkpoint is {its.engine}'s: only its recipe was compared, not its content"
         faults += [f"the run before is of another model: {d}" for d in ModelShape.of(its).differences(wanted)]
         return Verdict(faults=tuple(faults), notes=(note,), lineage=())
-    for key in NEMO_SHAPE:
-        if key in config and config[key] not in (None, getattr(wanted, key)):
-            faults.append(f"{newest} is of another model: {key} {config[key]} (the recipe says {getattr(wanted, key)})")
+    for key, value in config.items():
+        if value != getattr(wanted, key):
+            faults.append(f"{newest} is of another model: {key} {value} (the recipe says {getattr(wanted, key)})")
     if isinstance(layers := config.get("num_layers"), int) and layers < wanted.num_layers:
         faults.append("a model grows outside of this package: put the grown one in its place, then resume the campaign")
-    note = "the checkpoint is a .nemo: its configuration was compared, not its weights"
+    note = f"the checkpoint is {its.engine}'s: its configuration was compared, not its weights"
     return Verdict(faults=tuple(faults), notes=(note,), lineage=())
 
 

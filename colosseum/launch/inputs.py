@@ -11,10 +11,10 @@ from typing import Any
 import yaml
 
 from colosseum.bundle import RECIPE
-from colosseum.engines.left import FINAL_NEMO, left_by
+from colosseum.engines.registry import engine_of
 from colosseum.errors import Fault, RefusedInput
-from colosseum.recipe.schema import Recipe
-from colosseum.rundir import RunDir, checkpoint_folder, saved_steps
+from colosseum.recipe.schema import DEFAULT_ENGINE, Recipe
+from colosseum.rundir import RunDir
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +101,12 @@ def _checkpoint_faults(recipe: Recipe, runs: Path) -> list[Fault]:
         if rule := no_conversion(_engine_of(run), recipe.engine):
             return fault(rule)
         return [] if _has_step(run, wanted.step) else fault(_no_step(run, wanted.step))
-    there = Path(source).exists() if recipe.engine == "nemo1" else Path(source).is_dir()  # a .nemo can be one file
-    return [] if there else fault("does not exist")
+    return [] if engine_of(recipe.engine).is_checkpoint(Path(source)) else fault("does not exist")
 
 
 def _engine_of(run: RunDir) -> str:
-    if not (run.bundle / RECIPE).is_file():
-        return "mcore"
-    return str(_recipe_of(run)["engine"])
+    """Checkpoints without a bundle are taken for our runtime's own."""
+    return str(_recipe_of(run)["engine"]) if (run.bundle / RECIPE).is_file() else DEFAULT_ENGINE
 
 
 def _recipe_of(run: RunDir) -> dict[str, Any]:
@@ -118,9 +116,8 @@ def _recipe_of(run: RunDir) -> dict[str, Any]:
 
 def _left_by(run: RunDir) -> dict[int, Path]:
     """Checkpoints of a run that another can begin with, by step."""
-    if (engine := _engine_of(run)) != "mcore":
-        return left_by(engine, run, int(_recipe_of(run)["batch"]["gbs"]))
-    return {step: checkpoint_folder(run.checkpoints, step) for step in saved_steps(run.checkpoints)}
+    gbs = int(_recipe_of(run)["batch"]["gbs"]) if (run.bundle / RECIPE).is_file() else 1
+    return engine_of(_engine_of(run)).checkpoints(run, gbs)
 
 
 def _has_step(run: RunDir, step: int | None) -> bool:
@@ -130,10 +127,8 @@ def _has_step(run: RunDir, step: int | None) -> bool:
 
 def _no_step(run: RunDir, step: int | None) -> str:
     steps = list(_left_by(run))
-    if not steps and _engine_of(run) == "nemo1":
-        return f"run {run.root.name} is not complete: NeMo 1.x leaves {FINAL_NEMO} after its last step"
     if not steps:
-        return f"run {run.root.name} has saved no checkpoint"
+        return engine_of(_engine_of(run)).no_checkpoint(run)
     return f"run {run.root.name} has no checkpoint of step {step}; it has {', '.join(map(str, steps[-8:]))}"
 
 
@@ -147,8 +142,6 @@ def checkpoint_reference(run: RunDir, step: int | None, runs: Path) -> tuple[str
     if not _has_step(run, step):
         raise RefusedInput([Fault(path="--from", value=str(run.root), rule=_no_step(run, step), where="command line")])
     step = list(left)[-1] if step is None else step
-    engine = _engine_of(run)
-    if run.root.resolve().parent == runs.resolve() and engine != "nemo2":  # its folders bear names of its own
-        name = f"run:{run.root.resolve().name}"
-        return (name if engine == "nemo1" else f"{name}@{step}"), step
+    if run.root.resolve().parent == runs.resolve():
+        return engine_of(_engine_of(run)).reference(run, step, left[step]), step
     return str(left[step].resolve()), step

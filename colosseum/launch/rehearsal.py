@@ -16,12 +16,12 @@ from typing import Any
 from colosseum.bundle import to_json
 from colosseum.data.demo_corpus import languages
 from colosseum.data.indexed import bin_path, write_dataset
+from colosseum.engines.planned import resolved
 from colosseum.errors import RefusedInput
 from colosseum.launch.compile import Lineage
 from colosseum.launch.inputs import anchored, checkpoint_reference
 from colosseum.launch.local import MAX_CPU_RANKS, LocalScheduler, attempt_of
 from colosseum.launch.submit import launch, prepare
-from colosseum.planning.resolve import apply_layout, resolve
 from colosseum.planning.shrink import SAVE_AT, STEPS, VOCAB, Decision, Shrunk, shrink
 from colosseum.recipe.hash import recipe_hash
 from colosseum.recipe.load import load
@@ -147,8 +147,7 @@ def rehearse(recipe: Recipe, runs: Path, *, shown: str, ranks: int, base: Path, 
 
 def full_recipe(recipe: Recipe, base: Path) -> Recipe:
     """The recipe as a launch would compile it: paths anchored, layout resolved."""
-    recipe = anchored(recipe, base)
-    return apply_layout(recipe, resolve(recipe).layout)
+    return resolved(anchored(recipe, base))
 
 
 def identity(recipe: Recipe) -> str:

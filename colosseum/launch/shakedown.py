@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from colosseum.checkpoint.folders import newest_committed, read_metadata
+from colosseum.engines.planned import plan as plan_of
 from colosseum.errors import RefusedInput
 from colosseum.launch.compile import Compiled, compile_bundle
 from colosseum.launch.inputs import Source
-from colosseum.planning.resolve import resolve
 from colosseum.recipe.schema import Recipe
 from colosseum.rundir import RunDir, checkpoint_folder
 from colosseum.units import parse_duration_s
@@ -38,7 +38,7 @@ def shakedown_of(full: Compiled, runs: Path) -> Compiled:
         if gpus > per_node and gpus % per_node:
             continue
         small = _small(recipe, gpus, layout.mbs * layout.microbatches * dp, first)
-        plan = resolve(small)
+        plan = plan_of(small)
         if plan.fits or dp == layout.dp:
             return compile_bundle(small, plan, stop_after_step=first + STOP_AFTER)
     raise RefusedInput(f"{recipe.name}: no part of its {layout.dp} replicas fills whole nodes")

@@ -11,14 +11,14 @@ from dataclasses import asdict
 from pathlib import Path
 
 from colosseum.bundle import LaunchBundle, write_bundle
-from colosseum.engines.mcore import not_yet
-from colosseum.engines.registry import engine_of
+from colosseum.engines.planned import plan as plan_of
+from colosseum.engines.registry import cannot_train, engine_of
 from colosseum.errors import EnvironmentFault, Fault, RefusedInput
 from colosseum.launch import inputs, local, local_script
 from colosseum.launch.compile import LOCAL_SCRIPT, Compiled, Lineage, compile_bundle
 from colosseum.launch.scheduler import Scheduler, Submission
 from colosseum.launch.stopwatch import part
-from colosseum.planning.resolve import apply_layout, resolve
+from colosseum.planning.resolve import apply_layout
 from colosseum.recipe.schema import Recipe
 from colosseum.rundir import RunDir, append_line, new_run_id
 from colosseum.units import format_bytes
@@ -30,7 +30,7 @@ ROOM_BYTES = 1 << 20
 def prepare(recipe: Recipe, base: Path, *, lineage: Lineage | None = None) -> Compiled:
     """Anchors, plans and compiles a recipe; relative paths are read from ``base``."""
     recipe = inputs.anchored(recipe, base)
-    plan = resolve(recipe)
+    plan = plan_of(recipe)
     return compile_bundle(apply_layout(recipe, plan.layout), plan, lineage=lineage)
 
 
@@ -58,6 +58,8 @@ def find_run(name: str, runs: Path) -> RunDir:
 def warnings(compiled: Compiled) -> list[str]:
     """What the engine does otherwise than the recipe says, and what only a submission refuses."""
     found = engine_of(compiled.recipe.engine).notes(compiled.recipe)
+    if sentence := cannot_train(compiled.recipe):
+        found.append(sentence)
     if compiled.recipe.cluster.scheduler == "local" and (sentence := local.cannot_run(compiled.recipe)):
         found.append(sentence)
     if not compiled.plan.fits:
@@ -79,7 +81,7 @@ def launch(
         EnvironmentFault: a folder cannot be written, a package or the scheduler is missing.
     """
     recipe = compiled.recipe
-    if sentence := not_yet(recipe):
+    if sentence := cannot_train(recipe):
         raise RefusedInput(sentence)
     with part("checks"):
         refuse_what_cannot_start([compiled], inputs.missing(recipe, runs), runs, shown=shown)
@@ -138,7 +140,7 @@ def replay(bundle: LaunchBundle, scheduler: local.LocalScheduler, runs: Path) ->
         RefusedInput, EnvironmentFault: as ``launch``.
     """
     recipe = bundle.recipe
-    if sentence := not_yet(recipe) or local.cannot_run(recipe):
+    if sentence := cannot_train(recipe) or local.cannot_run(recipe):
         raise RefusedInput(sentence)
     if faults := inputs.missing(recipe, runs):
         raise RefusedInput(faults)

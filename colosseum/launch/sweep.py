@@ -20,7 +20,7 @@ import yaml
 from pydantic import Field, StringConstraints
 
 from colosseum.bundle import read_bundle, to_json, write_bundle
-from colosseum.engines.mcore import not_yet
+from colosseum.engines.registry import cannot_train
 from colosseum.errors import Fault, RefusedInput
 from colosseum.launch import inputs, sbatch
 from colosseum.launch.local import LocalScheduler
@@ -300,7 +300,7 @@ def _checked(points: Sequence[tuple[Values, NewRun]], root: Path) -> str:
     script = array_script(points)
     missing: list[tuple[Values, Fault]] = []
     for values, asked in points:
-        if sentence := not_yet(asked.compiled.recipe):
+        if sentence := cannot_train(asked.compiled.recipe):
             raise RefusedInput(sentence)
         try:
             with placing(asked.origins):

@@ -46,9 +46,7 @@ def _grid(recipe: Recipe) -> dict[str, Array]:
     domain = recipe.hardware.nvlink_domain if recipe.hardware.kind == "gpu" else recipe.resources.gpus_per_node
     tps = _axis(par.tp, _divisors(gpus, min(domain, model.num_attention_heads)))
     pps = _axis(par.pp, _divisors(gpus, model.num_layers + 2))
-    # NeMo-Aligner's DPO has no context parallelism, and its SFT only with packed data, which it is not given.
-    aligner = recipe.engine == "nemo1" and recipe.task.kind != "cpt"
-    cps = _axis(par.cp, _divisors(gpus, 1 if aligner else MAX_CP))
+    cps = _axis(par.cp, _divisors(gpus, MAX_CP))
     embedding = _axis(par.account_for_embedding_in_pipeline_split, (0, 1))
     loss = _axis(par.account_for_loss_in_pipeline_split, (0, 1))
     base = _mesh(tp=tps, pp=pps, cp=cps, embedding=embedding, loss=loss)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import ceil, prod
 from typing import Any, Literal
 
-from colosseum.recipe.schema import Cluster, Hardware, Model, Recipe
+from colosseum.recipe.schema import DEFAULT_ENGINE, Cluster, Hardware, Model, Recipe
 
 Dimension = Literal["tp", "pp", "cp", "dp"]
 Verdict = Literal["kept", "scaled", "dropped"]
@@ -136,7 +136,7 @@ def _sections(recipe: Recipe, layout: dict[str, int], tp: int) -> dict[str, Any]
     mbs = min(int(recipe.batch.mbs), 2)
     return {
         "name": f"{recipe.name[:48]}-rehearsal",
-        "engine": "mcore",
+        "engine": DEFAULT_ENGINE,
         "task": full["task"],
         "model": {**full["model"], **_model(recipe.model, tp), "num_layers": _num_layers(parallelism)},
         "tokenizer": {"kind": "null"},

@@ -383,11 +383,15 @@ class Cluster(Section):
     node_mtbf_hours: Positive | None = Field(None, description="mean time between failures of one node")
 
 
+EngineName = Literal["mcore", "megatron-lm", "nemo1", "nemo2"]
+DEFAULT_ENGINE: EngineName = "mcore"
+
+
 class Recipe(Section):
     """Everything one stage needs; see docs/contracts.md."""
 
     name: Name
-    engine: Literal["mcore", "megatron-lm", "nemo1", "nemo2"] = "mcore"
+    engine: EngineName = DEFAULT_ENGINE
     task: Task
     model: Model
     tokenizer: Tokenizer = Tokenizer()

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from colosseum.engines.megatron_lm import arguments
-from colosseum.engines.nemo1_config import config
-from colosseum.engines.nemo2_config import launch_tree
+from colosseum.engines.megatron_lm.engine import arguments
+from colosseum.engines.nemo1.config import config
+from colosseum.engines.nemo2.config import launch_tree
 from tests.engines.conftest import Resolved
 
 RECIPES = ("generic", "debug-8b/cpt-fp8", "colosseum-355b/baseline-96", "colosseum-355b/cpt-fp8")

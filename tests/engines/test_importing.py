@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from colosseum.engines import import_megatron, import_nemo1
 from colosseum.engines.importing import LEFT, UNKNOWN, UNREAD
+from colosseum.engines.megatron_lm import importer as import_megatron
+from colosseum.engines.nemo1 import importer as import_nemo1
 from colosseum.recipe.rules_base import value_at
 from colosseum.recipe.schema import Recipe
 from tests.engines.conftest import Rendered, Resolved

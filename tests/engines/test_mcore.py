@@ -1,4 +1,4 @@
-"""What our own runtime cannot train yet is said before a submission; nothing is left open for any engine."""
+"""What an engine cannot train is said before a submission; no `auto` reaches an engine."""
 
 from __future__ import annotations
 
@@ -8,21 +8,25 @@ from typing import Any
 import pytest
 import yaml
 
-from colosseum.engines.registry import ENGINES, engine_of
+from colosseum.engines.registry import ENGINES, cannot_train, engine_of
 from tests.engines.conftest import Rendered, Resolved
 
 TOKENIZER = ("tokenizer.kind=tokenizer_json", "tokenizer.path=/t/tokenizer.json")
 
 
 @pytest.mark.parametrize("name", ["debug/sft", "debug-8b/dpo"])
-def test_a_task_that_it_does_not_train_yet_is_told(name: str, resolved: Resolved) -> None:
-    (note,) = engine_of("mcore").notes(resolved(name))
-    assert note.startswith("engine mcore trains cpt so far")
-    assert note.endswith(f"is {name.rpartition('/')[2]}")
+def test_a_task_that_an_engine_does_not_train_is_said_before_a_start(name: str, resolved: Resolved) -> None:
+    recipe = resolved(name)
+    for engine, its in ENGINES.items():
+        sentence = cannot_train(recipe.model_copy(update={"engine": engine}))
+        assert (sentence is None) == (recipe.task.kind in its.about.tasks)
+        assert sentence is None or sentence.endswith(f"{recipe.name} is {recipe.task.kind}")
 
 
 def test_pretraining_has_no_remark(resolved: Resolved) -> None:
-    assert engine_of("mcore").notes(resolved("generic")) == []
+    recipe = resolved("generic")
+    assert engine_of("mcore").notes(recipe) == []
+    assert cannot_train(recipe) is None
 
 
 def _values(node: Any) -> list[Any]:

@@ -11,7 +11,7 @@ import pytest
 from colosseum.engines import fields
 from colosseum.engines.base import EngineLaunch
 from colosseum.engines.fields import table
-from colosseum.engines.megatron_lm import MegatronLmEngine
+from colosseum.engines.megatron_lm.engine import MegatronLmEngine
 from tests.engines.conftest import Rendered, Resolved
 
 REFERENCE = Path(fields.__file__).parent / "known_megatron_lm.tsv"

@@ -13,8 +13,8 @@ import yaml
 
 from colosseum.engines import fields
 from colosseum.engines.fields import table
-from colosseum.engines.nemo1 import Nemo1Engine
-from colosseum.engines.nemo1_config import config
+from colosseum.engines.nemo1.config import config
+from colosseum.engines.nemo1.engine import Nemo1Engine
 from tests.engines.conftest import Rendered, Resolved
 
 REFERENCE = Path(fields.__file__).parent

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from colosseum.engines.nemo2 import Nemo2Engine
-from colosseum.engines.nemo2_config import launch_tree
+from colosseum.engines.nemo2.config import launch_tree
+from colosseum.engines.nemo2.engine import Nemo2Engine
 from tests.engines.conftest import Rendered, Resolved
 
 REFERENCE = Path(__file__).parent / "reference" / "nemo2.tsv"

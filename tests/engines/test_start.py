@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from colosseum.engines.nemo1 import ALIGNER_LOG, CPT_LOG
-from colosseum.engines.nemo2 import LOG as NEMO2_LOG
+from colosseum.engines.nemo1.engine import ALIGNER_LOG, CPT_LOG
+from colosseum.engines.nemo2.engine import LOG as NEMO2_LOG
 from colosseum.engines.start import row_of
 from tests.engines.conftest import Rendered
 

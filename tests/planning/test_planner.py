@@ -192,12 +192,12 @@ def test_cadence_and_goodput_of_a_plan() -> None:
 @pytest.mark.parametrize("stage", ["colosseum-355b/sft", "colosseum-355b/dpo"])
 def test_nemo_aligner_gets_no_context_parallelism(stage: str) -> None:
     """The engine refuses it; left to the planner it stays 1, and no other layout is told that has it."""
-    free = free_layout(recipe(stage))
-    assert free.engine == "nemo1"
+    nemo1 = engine_of("nemo1")
+    free = nemo1.pinned(free_layout(recipe(stage, "engine=nemo1")))
     plan = resolve(free, H100)
-    assert not [f for f in engine_of("nemo1").faults(apply_layout(free, plan.layout)) if "parallelism" in f.path]
+    assert not [f for f in nemo1.faults(apply_layout(free, plan.layout)) if "parallelism" in f.path]
     assert np.all(candidates(free, H100).layouts.cp == 1)
-    elsewhere = free_layout(recipe(stage, "engine=mcore"))
+    elsewhere = engine_of("mcore").pinned(free_layout(recipe(stage, "engine=mcore")))
     assert np.any(candidates(elsewhere, H100).layouts.cp > 1)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import PurePosixPath
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
 
-from colosseum.engines.base import About, EngineLaunch
+from colosseum.engines import megatron_checkpoints
+from colosseum.engines.base import About, EngineLaunch, Setting
 from colosseum.engines.foreign import (
     RUN,
     Command,
@@ -18,6 +20,7 @@ from colosseum.engines.foreign import (
 from colosseum.errors import Fault
 from colosseum.planning.plan import Plan
 from colosseum.recipe.schema import Recipe
+from colosseum.rundir import RunDir
 from colosseum.units import parse_duration_s
 
 HOME = {"variable": "MEGATRON_LM", "default": "/opt/megatron-lm"}
@@ -56,6 +59,11 @@ class MegatronLmEngine:
         image="docker://nvcr.io#nvidia/nemo:25.04",
         reads="Megatron-LM's torch_dist checkpoints, weights only",
     )
+    settings: tuple[Setting, ...] = ()
+    has_metadata = False
+
+    def pinned(self, recipe: Recipe) -> Recipe:
+        return recipe
 
     def faults(self, recipe: Recipe) -> list[Fault]:
         found = common_faults(self.name, recipe)
@@ -113,6 +121,21 @@ class MegatronLmEngine:
             checkpoints={"folder": RUN.checkpoints.name, "glob": None, "pattern": None, "counts": "steps"},
         )
         return launch(recipe, command)
+
+    def checkpoints(self, run: RunDir, gbs: int) -> dict[int, Path]:
+        return megatron_checkpoints.up_to_tracker(run)
+
+    def no_checkpoint(self, run: RunDir) -> str:
+        return megatron_checkpoints.has_saved_none(run)
+
+    def reference(self, run: RunDir, step: int, path: Path) -> str:
+        return megatron_checkpoints.by_step(run, step)
+
+    def is_checkpoint(self, path: Path) -> bool:
+        return path.is_dir()
+
+    def model_of(self, checkpoint: Path) -> Mapping[str, Any] | None:
+        return None
 
 
 def arguments(recipe: Recipe) -> Iterator[str]:

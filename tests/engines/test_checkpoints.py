@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from colosseum.bundle import to_yaml
-from colosseum.engines import nemo2, start
-from colosseum.engines.left import left_by
+from colosseum.engines import start
+from colosseum.engines.nemo2 import engine as nemo2
+from colosseum.engines.registry import engine_of
 from colosseum.errors import RefusedInput
 from colosseum.launch.inputs import checkpoint_reference
 from colosseum.rundir import RunDir
@@ -41,13 +42,15 @@ def _nemo2(root: Path) -> RunDir:
 
 def test_nemo_2_s_newest_finished_folder(tmp_path: Path) -> None:
     run = _nemo2(tmp_path)
-    assert list(left_by("nemo2", run, 4)) == [10, 20]
+    assert list(engine_of("nemo2").checkpoints(run, 4)) == [10, 20]
     path, step = checkpoint_reference(run, None, tmp_path / "runs")
     assert (Path(path).name, step) == (NEMO2[1], 20)
     assert Path(checkpoint_reference(run, 10, tmp_path / "runs")[0]).name == NEMO2[0]
 
 
-def test_start_counts_as_left_by_does(tmp_path: Path, rendered: Rendered, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_start_counts_steps_as_the_engine_does(
+    tmp_path: Path, rendered: Rendered, monkeypatch: pytest.MonkeyPatch
+) -> None:
     command = json.loads(rendered("generic", "engine=nemo2", "batch.gbs=8").files["command.json"])
     assert command["checkpoints"]["pattern"] == nemo2.CHECKPOINTS["pattern"]
     monkeypatch.chdir(_nemo2(tmp_path).root)
@@ -72,5 +75,5 @@ def test_megatron_lm_s_folders_count_up_to_its_tracker(tmp_path: Path) -> None:
     for step in (10, 20, 30):
         (run.checkpoints / f"iter_{step:07d}").mkdir(parents=True)
     (run.checkpoints / "latest_checkpointed_iteration.txt").write_text("20")
-    assert list(left_by("megatron-lm", run, 4)) == [10, 20]
+    assert list(engine_of("megatron-lm").checkpoints(run, 4)) == [10, 20]
     assert checkpoint_reference(run, None, tmp_path / "runs") == ("run:parent@20", 20)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from colosseum.engines.base import About, EngineLaunch
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from colosseum.checkpoint.folders import read_metadata
+from colosseum.engines import megatron_checkpoints
+from colosseum.engines.base import About, EngineLaunch, Setting
 from colosseum.errors import Fault
 from colosseum.planning.plan import Plan
 from colosseum.recipe.schema import Recipe
-
-
-def not_yet(recipe: Recipe) -> str | None:
-    """Why the runtime cannot train a recipe that can be planned and written as a bundle; None = it can."""
-    if recipe.engine == "mcore" and recipe.task.kind != "cpt":
-        return f"engine mcore trains cpt so far, and {recipe.name} is {recipe.task.kind}"
-    return None
+from colosseum.rundir import RunDir, checkpoint_folder, saved_steps
 
 
 class McoreEngine:
@@ -28,6 +28,11 @@ class McoreEngine:
         image="dockerd://colosseum:mcore",
         reads="its own checkpoints",
     )
+    settings: tuple[Setting, ...] = ()
+    has_metadata = True
+
+    def pinned(self, recipe: Recipe) -> Recipe:
+        return recipe
 
     def faults(self, recipe: Recipe) -> list[Fault]:
         """What this runtime cannot do yet; the rules between fields (``recipe/rules.py``) are megatron-core's."""
@@ -38,9 +43,22 @@ class McoreEngine:
         return faults
 
     def notes(self, recipe: Recipe) -> list[str]:
-        """Such a recipe is planned and written as a bundle all the same; only its submission is refused."""
-        sentence = not_yet(recipe)
-        return [] if sentence is None else [sentence]
+        return []
 
     def render(self, recipe: Recipe, plan: Plan) -> EngineLaunch:
         return EngineLaunch(files={}, argv=("python", "-m", "colosseum.runtime", "bundle"))
+
+    def checkpoints(self, run: RunDir, gbs: int) -> dict[int, Path]:
+        return {step: checkpoint_folder(run.checkpoints, step) for step in saved_steps(run.checkpoints)}
+
+    def no_checkpoint(self, run: RunDir) -> str:
+        return megatron_checkpoints.has_saved_none(run)
+
+    def reference(self, run: RunDir, step: int, path: Path) -> str:
+        return megatron_checkpoints.by_step(run, step)
+
+    def is_checkpoint(self, path: Path) -> bool:
+        return path.is_dir()
+
+    def model_of(self, checkpoint: Path) -> Mapping[str, Any] | None:
+        return read_metadata(checkpoint).model.model_dump()

@@ -11,7 +11,9 @@ from typing import Any
 
 from colosseum.engines.importing import UNREAD, Finding, Imported, direct, finding
 from colosseum.engines.known import nemo1_defaults, nemo1_keys
-from colosseum.engines.nemo1_config import ACTIVATIONS, SCHEDULES
+from colosseum.engines.nemo1.config import ACTIVATIONS, SCHEDULES
+from colosseum.errors import Fault, RefusedInput
+from colosseum.recipe.scan import REFERENCE_RULE, scan
 
 _SAME = {
     "model": """num_layers hidden_size num_attention_heads ffn_hidden_size num_query_groups kv_channels
@@ -44,6 +46,21 @@ SILENT = {
     "model.precision",
 }
 """Said by the engine itself, or by another field."""
+
+
+def from_text(text: str, name: str) -> Imported:
+    """The YAML of a file called ``name``.
+
+    Raises:
+        RefusedInput: it is no YAML mapping, or no safe one (``recipe.scan``).
+    """
+    scanned = scan(text, name)
+    # NeMo's own YAML files use interpolations that a recipe may not have.
+    if faults := [fault for fault in scanned.faults if fault.rule != REFERENCE_RULE]:
+        raise RefusedInput(faults)
+    if not isinstance(scanned.data, dict):
+        raise RefusedInput([Fault(path="FILE", value=name, rule="is no YAML mapping")])
+    return read(scanned.data)
 
 
 def read(data: dict[str, Any]) -> Imported:

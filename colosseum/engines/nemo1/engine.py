@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
 from colosseum.bundle import to_yaml
-from colosseum.engines.base import About, EngineLaunch
+from colosseum.engines import megatron_checkpoints
+from colosseum.engines.base import About, EngineLaunch, Setting
 from colosseum.engines.foreign import Command, Refusals, common_faults, kept_by, launch, total_steps
-from colosseum.engines.nemo1_config import ACTIVATIONS, LOGS, SCHEDULES, config
+from colosseum.engines.nemo1.config import ACTIVATIONS, LOGS, PREFIX, SCHEDULES, config
+from colosseum.engines.nemo1.nemo_file import SHAPE, configuration
 from colosseum.errors import Fault
 from colosseum.planning.plan import Plan
-from colosseum.recipe.schema import Recipe
+from colosseum.recipe.schema import AUTO, Recipe
+from colosseum.rundir import RunDir
 
 NEMO = {"variable": "NEMO", "default": "/opt/NeMo"}
 ALIGNER = {"variable": "NEMO_ALIGNER", "default": "/opt/NeMo-Aligner"}
@@ -21,6 +28,8 @@ PROGRAMS = {
 GROUP, FILE = "colosseum", "run"
 """Our YAML as a Hydra config: the last of the defaults list, so it wins over the template."""
 CHECKPOINTS = {"folder": f"{LOGS}/checkpoints", "glob": "*", "pattern": r"step=(\d+)(?!.*unfinished)"}
+FINAL_NEMO = f"{LOGS}/checkpoints/{PREFIX}.nemo"
+"""Inside the folder of a complete run: weights and configuration."""
 CPT_LOG = {
     "train": {
         "step": r"global_step=(\d+)",
@@ -54,6 +63,20 @@ class Nemo1Engine:
         image="docker://nvcr.io#nvidia/nemo:25.02",
         reads=".nemo files and folders, weights only",
     )
+    has_metadata = False
+    settings: tuple[Setting, ...] = (
+        Setting(
+            name="TORCH_NCCL_AVOID_RECORD_STREAMS",
+            value="1",
+            reason="frees buffers earlier; the default since PyTorch 2.9",
+        ),
+    )
+
+    def pinned(self, recipe: Recipe) -> Recipe:
+        """NeMo-Aligner's DPO has no context parallelism, and its SFT only with packed data, which it is not given."""
+        if recipe.task.kind == "cpt" or recipe.parallelism.cp != AUTO:
+            return recipe
+        return recipe.model_copy(update={"parallelism": recipe.parallelism.model_copy(update={"cp": 1})})
 
     def faults(self, recipe: Recipe) -> list[Fault]:
         found = common_faults(self.name, recipe)
@@ -89,6 +112,24 @@ class Nemo1Engine:
         )
         text = b"# @package _global_\n# Merged over the template of " + command.program.encode() + b"\n"
         return launch(recipe, command, {f"{GROUP}/{FILE}.yaml": text + to_yaml(config(recipe))})
+
+    def checkpoints(self, run: RunDir, gbs: int) -> dict[int, Path]:
+        """The last one only."""
+        path = run.root / FINAL_NEMO
+        return {megatron_checkpoints.latest_step(run): path} if path.exists() else {}
+
+    def no_checkpoint(self, run: RunDir) -> str:
+        return f"run {run.root.name} is not complete: NeMo 1.x leaves {FINAL_NEMO} after its last step"
+
+    def reference(self, run: RunDir, step: int, path: Path) -> str:
+        return f"run:{run.root.resolve().name}"
+
+    def is_checkpoint(self, path: Path) -> bool:
+        return path.exists()  # a .nemo can be one file
+
+    def model_of(self, checkpoint: Path) -> Mapping[str, Any] | None:
+        found = configuration(checkpoint)
+        return None if found is None else {key: found[key] for key in SHAPE if found.get(key) is not None}
 
 
 def _layout(recipe: Recipe, found: Refusals) -> None:
@@ -158,7 +199,7 @@ def _pretraining(recipe: Recipe, found: Refusals) -> None:
 def _alignment(recipe: Recipe, found: Refusals) -> None:
     task, cp = recipe.task, recipe.parallelism.cp
     if task.kind == "dpo":
-        rule = "NeMo-Aligner's DPO has no context parallelism (its branch dev alone has); nobody else does DPO here yet"
+        rule = "NeMo-Aligner's DPO has no context parallelism (only its branch dev has)"
         found.unless(cp == 1, "parallelism.cp", cp, rule, 1)
         rule = "NeMo-Aligner swaps the reference policy in from host memory, always"
         found.unless(task.reference == "host", "task.reference", task.reference, rule, "host")

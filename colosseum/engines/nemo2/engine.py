@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping
 from importlib import resources
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
+from typing import Any
 
-from colosseum.engines.base import About, EngineLaunch
+from colosseum.engines import megatron_checkpoints
+from colosseum.engines.base import About, EngineLaunch, Setting
 from colosseum.engines.foreign import (
-    SAMPLES_OF_NEMO_2,
     Command,
     Refusals,
     common_faults,
@@ -16,14 +19,16 @@ from colosseum.engines.foreign import (
     launch,
     total_steps,
 )
-from colosseum.engines.nemo2_config import LOGS, SCHEDULES, launch_tree
+from colosseum.engines.nemo2.config import LOGS, SCHEDULES, launch_tree
 from colosseum.errors import Fault
 from colosseum.planning.plan import Plan
 from colosseum.recipe.schema import Recipe
+from colosseum.rundir import RunDir
 from colosseum.units import parse_duration_s
 
-CHECKPOINTS = {"folder": f"{LOGS}/checkpoints", "glob": "*", "pattern": SAMPLES_OF_NEMO_2}
-"""NeMo 2 names no step, but the samples until then."""
+SAMPLES = r"consumed_samples=(\d+)(?!.*unfinished)"
+"""In the name of a checkpoint folder: NeMo 2 names no step, but the samples until then."""
+CHECKPOINTS = {"folder": f"{LOGS}/checkpoints", "glob": "*", "pattern": SAMPLES}
 LOG = {
     "train": {
         "step": r"Training epoch \d+, iteration (\d+)/",
@@ -48,6 +53,11 @@ class Nemo2Engine:
         image="docker://nvcr.io#nvidia/nemo:25.04",
         reads="NeMo 2 checkpoint folders: weights, optimizer",
     )
+    settings: tuple[Setting, ...] = ()
+    has_metadata = False
+
+    def pinned(self, recipe: Recipe) -> Recipe:
+        return recipe
 
     def faults(self, recipe: Recipe) -> list[Fault]:
         found = common_faults(self.name, recipe)
@@ -76,8 +86,28 @@ class Nemo2Engine:
             checkpoints={**CHECKPOINTS, "counts": "samples"},
         )
         tree = (json.dumps(launch_tree(recipe), indent=2) + "\n").encode()
-        start = resources.files("colosseum.engines").joinpath("nemo2_start.py").read_bytes()
+        start = resources.files("colosseum.engines.nemo2").joinpath("nemo2_start.py").read_bytes()
         return launch(recipe, command, {"nemo2.json": tree, "nemo2_start.py": start})
+
+    def checkpoints(self, run: RunDir, gbs: int) -> dict[int, Path]:
+        found = {}
+        for path in sorted((run.root / LOGS / "checkpoints").glob("*")):
+            samples = re.search(SAMPLES, path.name)
+            if samples and path.is_dir() and not path.with_name(f"{path.name}-unfinished").exists():
+                found[int(samples[1]) // gbs] = path
+        return dict(sorted(found.items()))
+
+    def no_checkpoint(self, run: RunDir) -> str:
+        return megatron_checkpoints.has_saved_none(run)
+
+    def reference(self, run: RunDir, step: int, path: Path) -> str:
+        return str(path.resolve())  # its folders have names of their own
+
+    def is_checkpoint(self, path: Path) -> bool:
+        return path.is_dir()
+
+    def model_of(self, checkpoint: Path) -> Mapping[str, Any] | None:
+        return None
 
 
 def _numerics(recipe: Recipe, found: Refusals) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 
 from colosseum.engines.importing import UNREAD, Finding, Imported, direct, finding
 from colosseum.engines.known import megatron_options
-from colosseum.engines.script import is_plain
-from colosseum.engines.script import options as options
+from colosseum.engines.megatron_lm.script import is_plain, options
+from colosseum.errors import Fault, RefusedInput
 
 LAUNCHER = {"--nproc_per_node", "--nnodes", "--node_rank", "--master_addr", "--master_port", "--nproc-per-node"}
 NUMBERS = {
@@ -98,6 +98,17 @@ SILENT = {
     *("--use-flash-attn", "--attention-backend", "--attention-softmax-in-fp32"),
 }
 """Said by the engine itself, or by another field."""
+
+
+def from_text(text: str, name: str) -> Imported:
+    """The script or argument list of a file called ``name``.
+
+    Raises:
+        RefusedInput: it holds no option.
+    """
+    if not options(text):
+        raise RefusedInput([Fault(path="FILE", value=name, rule="holds no option (--name value)")])
+    return read(text)
 
 
 def read(text: str) -> Imported:

@@ -1,0 +1,33 @@
+"""Checkpoint folders ``iter_0000100`` as Megatron names them: mcore's and Megatron-LM's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from colosseum.rundir import LATEST_FILE, RunDir, checkpoint_folder
+
+
+def latest_step(run: RunDir) -> int:
+    """The step in Megatron's tracker file, which ``start.py`` writes for NeMo too; 0 = none."""
+    try:
+        text = (run.checkpoints / LATEST_FILE).read_text().strip()
+    except OSError:
+        return 0
+    return int(text) if text.isdigit() else 0
+
+
+def has_saved_none(run: RunDir) -> str:
+    """A sentence on a run without a checkpoint."""
+    return f"run {run.root.name} has saved no checkpoint"
+
+
+def by_step(run: RunDir, step: int) -> str:
+    """``checkpoint.from`` of a step of a neighbouring run."""
+    return f"run:{run.root.resolve().name}@{step}"
+
+
+def up_to_tracker(run: RunDir) -> dict[int, Path]:
+    """Folders by step, up to the tracker's: a later one may be unfinished."""
+    newest = latest_step(run)
+    steps = (int(path.name[5:]) for path in run.checkpoints.glob("iter_*") if path.name[5:].isdigit())
+    return {step: checkpoint_folder(run.checkpoints, step) for step in sorted(steps) if step <= newest}
