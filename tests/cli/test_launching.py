@@ -233,4 +233,4 @@ def test_a_task_that_the_runtime_cannot_train_is_refused_before_anything_is_made
     assert not (inputs / "here").exists()
     dry = cli(*words, "--dry-run")
     assert dry.code == 0
-    assert "warning: engine mcore trains cpt so far" in dry.said
+    assert "warning: engine mcore trains cpt;" in dry.said
