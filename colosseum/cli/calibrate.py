@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from colosseum.cli.output import Json, Runs, document, stdout
+from colosseum.cli.output import Json, Runs, document, note, stdout
 
 if TYPE_CHECKING:
     from colosseum.planning.calibration import Fitted
@@ -114,7 +113,7 @@ def _measure(kinds: list[str]) -> Any:
     from colosseum.errors import EnvironmentFault
     from colosseum.launch.measuring import measure
 
-    document = measure(kinds, _say)
+    document = measure(kinds, note)
     if not document["rows"]:
         raise EnvironmentFault("nothing was measured: collectives need several GPUs in this machine")
     return document
@@ -226,8 +225,3 @@ def _show(fitted: Fitted, changed: dict[str, tuple[float, float]], target: Path)
     for kind, error in fitted.errors.items():
         out.print(f"{kind}: median error of the fit {error:.1%}", highlight=False)
     out.print(f"written to {target}; use it: colosseum plan RECIPE --calibration {target}", soft_wrap=True)
-
-
-def _say(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()

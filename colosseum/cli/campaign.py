@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from colosseum.cli.output import Cluster, Json, Runs, document, warn
+from colosseum.cli.output import Cluster, Json, Runs, document, say, warn, wide
 
 if TYPE_CHECKING:
     from colosseum.launch.campaign import Campaign, StageStatus
@@ -80,7 +79,7 @@ def _go_on(campaign: Campaign, as_json: bool, *, again: bool) -> None:
     else:
         campaign, submitted = submit(campaign, again=again)
         if not as_json:
-            sys.stdout.write(f"submitted: {', '.join(submitted) or 'nothing, all stages are done or on their way'}\n")
+            say(f"submitted: {', '.join(submitted) or 'nothing, all stages are done or on their way'}")
     _show(campaign, as_json)
 
 
@@ -102,7 +101,7 @@ def _run_here(campaign: Campaign) -> None:
         place = campaign.run_of(stage)
         if is_complete(place):
             continue
-        sys.stdout.write(f"stage {stage.name}\n")
+        say(f"stage {stage.name}")
         if stage.source is not None and not (verdict := pass_through(place)).passed:
             raise RunFailed(f"stage {stage.name} may not begin: {'; '.join(verdict.faults)}")
         bundle = read_bundle(place.bundle)
@@ -119,7 +118,6 @@ def _show(campaign: Campaign, as_json: bool) -> None:
         head = {"schema": "colosseum.campaign-status/1", "campaign": campaign.name, "folder": str(campaign.root)}
         document({**head, "stages": rows})
         return
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -130,7 +128,7 @@ def _show(campaign: Campaign, as_json: bool) -> None:
         stage = status.stage
         cells = (stage.name, stage.source or "", _gate_word(status), stage.job or "", status.word, step, stage.run)
         table.add_row(*map(Text, (*cells, status.why)))
-    Console(highlight=False, width=None if sys.stdout.isatty() else 200).print(table)
+    wide().print(table)
 
 
 def _gate_word(status: StageStatus) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -13,9 +14,12 @@ from typing import Any
 import typer
 
 from colosseum.errors import ColosseumError, EnvironmentFault, Fault, RefusedInput
+from colosseum.terminal import clean
 
 ERROR_SCHEMA = "colosseum.error/1"
 EXIT_BUG, EXIT_INTERRUPTED, EXIT_PIPE = 1, 130, 141
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
+"""What a write says, without the file's name, where the disk or stdout takes no more."""
 DEBUG = "COLOSSEUM_DEBUG"
 
 
@@ -38,13 +42,24 @@ def guarded(command: Callable[[], Any], words: Sequence[str]) -> int:
         sys.stderr.write("interrupted\n")
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output has left; a flush at exit must not complain either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        _leave_stdout()
         return EXIT_PIPE
     except OSError as error:
-        return _show(EnvironmentFault(_sentence_of(error)), as_json) if error.filename else _bug(error, as_json)
-    except Exception as error:
+        if error.filename:
+            return _show(EnvironmentFault(_sentence_of(error)), as_json)
+        if error.errno in UNWRITABLE:
+            _leave_stdout()
+            return _show(EnvironmentFault(f"the output could not be written: {error.strerror}"), as_json=False)
         return _bug(error, as_json)
+    except SystemExit:
+        raise
+    except BaseException as error:  # a panic of a library in Rust is no Exception
+        return _bug(error, as_json)
+
+
+def _leave_stdout() -> None:
+    """Nobody takes our output any more; a flush at exit must not complain either."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _show(error: ColosseumError, as_json: bool) -> int:
@@ -74,7 +89,7 @@ def _usage(error: typer.TyperException, as_json: bool) -> int:
     return _show(RefusedInput([Fault(path="", value=None, rule=rule, where="")]), as_json)
 
 
-def _bug(error: Exception, as_json: bool) -> int:
+def _bug(error: BaseException, as_json: bool) -> int:
     """Our own mistake: one sentence, and where the traceback is."""
     text = "".join(traceback.format_exception(error))
     if os.environ.get(DEBUG):
@@ -107,15 +122,15 @@ def _print_faults(console: Any, faults: Sequence[Fault]) -> None:
         head = Text("" if len(faults) > 1 else "error: ", style="bold red")
         if fault.path:
             value = "" if fault.value is None else f" = {_value(fault.value)}"
-            head.append(f"{_clean(fault.path)}{value}", style="bold default")
+            head.append(f"{clean(fault.path)}{value}", style="bold default")
             head.append(": ")
-        head.append(_clean(fault.rule), style="not bold default")
+        head.append(clean(fault.rule), style="not bold default")
         console.print(Padding(head, (0, 0, 0, 2), expand=False) if len(faults) > 1 else head)
         below = Text(style="default")
         if fault.nearest:
             below.append("nearest: " + ", ".join(_value(n) for n in fault.nearest), style="green")
         if fault.where:
-            below.append(("  " if fault.nearest else "") + f"[{_clean(fault.where)}]", style="dim")
+            below.append(("  " if fault.nearest else "") + f"[{clean(fault.where)}]", style="dim")
         if below.plain:
             console.print(Padding(below, (0, 0, 0, 6 if len(faults) > 1 else 4), expand=False))
 
@@ -123,7 +138,7 @@ def _print_faults(console: Any, faults: Sequence[Fault]) -> None:
 def _sentence(console: Any, text: str) -> None:
     from rich.text import Text
 
-    first, *rest = _clean(text).split("\n")
+    first, *rest = clean(text).split("\n")
     console.print(Text("error: ", style="bold red").append(first, style="not bold default"))
     for line in rest:  # paths and lines of logs, to be copied whole
         console.print(Text(line), soft_wrap=True)
@@ -131,13 +146,8 @@ def _sentence(console: Any, text: str) -> None:
 
 def _value(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    text = _clean(text)
+    text = clean(text)
     return text if len(text) <= 100 else text[:97] + "..."
-
-
-def _clean(text: str) -> str:
-    """Without control characters: a recipe must not drive the terminal it is shown in."""
-    return "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in text)
 
 
 def _sentence_of(error: OSError) -> str:

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from colosseum.cli.output import Json, document, stderr, warn
+from colosseum.cli.output import Json, document, say, stderr, warn
 
 if TYPE_CHECKING:
     from colosseum.engines.importing import Imported
 
 IMPORT_SCHEMA = "colosseum.import/1"
+MAX_SHOWN = 200
+"""Findings of one kind: nobody reads more, and a table of thousands takes seconds."""
 _HEAD = """# @package _global_
 # Imported from {file} ({kind}). What it left out has the value that {engine} would have taken.
 defaults:
@@ -51,7 +53,7 @@ def import_config(
         document({"schema": IMPORT_SCHEMA, "recipe": data, "findings": findings, "faults": faults})
         return
     if out is None:
-        typer.echo(text, nl=False)
+        say(text.rstrip("\n"))
     _report(imported)
     warn(f"the recipe is not valid yet: {fault}" for fault in faults)
 
@@ -115,7 +117,9 @@ def _report(imported: Imported) -> None:
             continue
         console.print(Text(kind, style="bold").append(f": {meaning}", style="not bold"))
         table = Table(box=None, show_header=False, padding=(0, 2, 0, 2))
-        for found in rows:
+        for found in rows[:MAX_SHOWN]:
             near = f"did you mean {' or '.join(found.nearest)}?" if found.nearest else ""
             table.add_row(Text(found.key), Text(str(found.value)[:60]), Text(near))
         console.print(table)
+        if len(rows) > MAX_SHOWN:
+            console.print(f"  and {len(rows) - MAX_SHOWN:,} more")

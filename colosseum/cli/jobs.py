@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from colosseum.cli.output import Cluster, Json, Runs, document, stdout, warn
+from colosseum.cli.output import Cluster, Json, Runs, document, say, stdout, warn, wide
+from colosseum.terminal import clean
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from colosseum.launch.jobs import Job
     from colosseum.rundir import RunDir
 
@@ -72,7 +71,7 @@ def list_jobs(
         table.add_row(
             Text(cells[0]), Text(cells[1]), Text(job.word, style=STYLES.get(job.word, "")), *map(Text, cells[2:])
         )
-    _print(table)
+    wide().print(table)
     if hidden:
         stdout().print(f"{hidden} older ones have ended: --all shows them")
 
@@ -92,7 +91,7 @@ def status(run: Run, cluster: Cluster = None, runs: Runs = None, as_json: Json =
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for name, value in _facts(job):
         table.add_row(name, Text(value, style=STYLES.get(job.word, "") if name == "state" else ""))
-    _print(table)
+    wide().print(table)
 
 
 @app.command()
@@ -115,9 +114,9 @@ def logs(
     while True:
         for path, text in reader.new(log_files(place, rank, attempt)):
             if path != shown:
-                sys.stdout.write(f"==> {path.relative_to(place.root)}\n")
+                say(f"==> {path.relative_to(place.root)}")
                 shown = path
-            sys.stdout.write(text)
+            sys.stdout.write(clean(text))
         sys.stdout.flush()
         if last_look:
             return
@@ -133,8 +132,8 @@ def cancel(run: Run, cluster: Cluster = None, runs: Runs = None) -> None:
     from colosseum.launch import jobs
 
     job = jobs.cancel(_pick(run, runs, cluster))
-    _say(f"cancelled job {job.submission.job_id} of {job.run.root.name}, saved at step {job.standing.saved_step}")
-    _say(f"to go on: colosseum jobs requeue {job.run.root.name}")
+    say(f"cancelled job {job.submission.job_id} of {job.run.root.name}, saved at step {job.standing.saved_step}")
+    say(f"to go on: colosseum jobs requeue {job.run.root.name}")
 
 
 @app.command()
@@ -145,9 +144,9 @@ def requeue(run: Run, cluster: Cluster = None, runs: Runs = None) -> None:
     place = _pick(run, runs, cluster)
     submission = jobs.requeue(place)
     if submission is None:
-        _say(f"{place.root.name} saves, ends and starts again")
+        say(f"{place.root.name} saves, ends and starts again")
     else:
-        _say(f"submitted as job {submission.job_id}")
+        say(f"submitted as job {submission.job_id}")
 
 
 @app.command()
@@ -161,7 +160,7 @@ def history(run: Run, cluster: Cluster = None, runs: Runs = None, as_json: Json 
         document({"schema": "colosseum.history/1", "run": str(place.root), "attempts": [asdict(a) for a in attempts]})
         return
     if not attempts:
-        _say(f"{place.root.name} has not been started yet")
+        say(f"{place.root.name} has not been started yet")
         return
     from rich.table import Table
     from rich.text import Text
@@ -172,7 +171,7 @@ def history(run: Run, cluster: Cluster = None, runs: Runs = None, as_json: Json 
         figures = [f"{a.from_step:,}", *("" if n is None else f"{n:,}" for n in (a.last_step, a.lost_steps))]
         ended = (a.kind or "left no word").replace("_", " ")
         table.add_row(str(a.number), a.job_id, Text(a.nodes), began, *figures, ended, Text(a.reason))
-    _print(table)
+    wide().print(table)
 
 
 @app.command()
@@ -282,14 +281,3 @@ def _as_json(job: Job) -> dict[str, Any]:
         "attempt": None if job.attempt is None else job.attempt.number,
         **asdict(job.standing),
     }
-
-
-def _print(table: Table) -> None:
-    """A reader that is no terminal has no width: names stay whole."""
-    from rich.console import Console
-
-    Console(highlight=False, width=None if sys.stdout.isatty() else 200).print(table)
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")

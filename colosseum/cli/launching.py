@@ -12,7 +12,7 @@ from typing import Any, TextIO
 import typer
 
 from colosseum.bundle import read_bundle
-from colosseum.cli.output import document, warn
+from colosseum.cli.output import document, note, say, warn
 from colosseum.errors import RunFailed
 from colosseum.launch.local import LocalScheduler, attempt_of
 from colosseum.launch.request import Continued, NewRun, placing
@@ -24,6 +24,7 @@ from colosseum.launch.submit import launch, start
 from colosseum.monitor.progress import progress_line
 from colosseum.recipe.schema import Recipe
 from colosseum.rundir import RunDir
+from colosseum.terminal import clean
 from colosseum.units import format_duration
 
 RUN_SCHEMA = "colosseum.run/1"
@@ -41,7 +42,7 @@ def launch_new(asked: NewRun, as_json: bool, *, shakedown: bool = False) -> None
             small = shakedown_of(asked.compiled, asked.runs)
             first, its = launch(small, scheduler, asked.runs, shown=asked.shown)
             after.append(its.job_id)
-            _to_stderr(f"shakedown submitted as job {its.job_id}: {_size(first, small.recipe)}\nrun {first.root}")
+            note(f"shakedown submitted as job {its.job_id}: {_size(first, small.recipe)}\nrun {first.root}")
         run, submission = launch(asked.compiled, scheduler, asked.runs, shown=asked.shown, after=after)
     bundle = asked.compiled
     report(run, submission, scheduler, bundle.recipe, bundle.manifest, as_json)
@@ -82,12 +83,12 @@ def report(
             document({**result, "outcome": None})
         else:
             name = run.root.name
-            sys.stdout.write(f"submitted as job {submission.job_id}: {_size(run, recipe)}\nrun {run.root}\n")
-            sys.stdout.write(f"next: colosseum jobs status {name}, jobs logs -f {name}, jobs cancel {name}\n")
+            say(f"submitted as job {submission.job_id}: {_size(run, recipe)}\nrun {run.root}")
+            say(f"next: colosseum jobs status {name}, jobs logs -f {name}, jobs cancel {name}")
         return
     progress = Progress(sys.stderr if as_json else sys.stdout)
     progress.say(f"run {run.root}")
-    scheduler.follow(run, submission.job_id, progress.row, _to_stderr)
+    scheduler.follow(run, submission.job_id, progress.row, note)
     outcome = _outcome(run, submission)
     again = f"colosseum {'train' if recipe.task.kind == 'cpt' else 'align'} {recipe.task.kind} --from {run.root}"
     failure = _failure(run, submission, outcome, again)
@@ -96,7 +97,7 @@ def report(
     if failure is not None:
         if not as_json:
             raise RunFailed(failure)
-        _to_stderr(f"error: {failure}")
+        note(f"error: {failure}")
         raise typer.Exit(RunFailed.exit_code)
     if outcome is not None and outcome["kind"] == "saved":
         progress.say(f"stopped at step {outcome['step']}, saved at {outcome['last_saved_step']}")
@@ -108,7 +109,7 @@ def report(
 def say_seconds() -> None:
     """With -v: where the seconds went until now."""
     if (line := reading()) is not None:
-        _to_stderr(line)
+        note(line)
 
 
 def _size(run: RunDir, recipe: Recipe) -> str:
@@ -131,7 +132,7 @@ class Progress:
         self._shown_at = 0.0
 
     def say(self, text: str) -> None:
-        self._out.write(f"{text}\n")
+        self._out.write(f"{clean(text)}\n")
         self._out.flush()
 
     def row(self, row: Mapping[str, Any]) -> None:
@@ -172,8 +173,3 @@ def _tail(log: Path) -> str:
     except OSError:
         return ""
     return "\n".join([f"last lines of {log}:", *(f"  {line}" for line in lines)]) if lines else f"{log} is empty"
-
-
-def _to_stderr(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()

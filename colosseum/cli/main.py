@@ -5,6 +5,7 @@ A new verb is one line in ``VERBS``; its target is a Typer app (a noun with verb
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from typer.core import TyperCommand, TyperGroup
 
 from colosseum import __version__
 from colosseum.cli import failures
+from colosseum.errors import EnvironmentFault, Fault, RefusedInput
+from colosseum.terminal import is_text
 
 RECIPES, RUNS, MACHINES, DATA = "Recipes", "Runs", "Machines", "Data"
 
@@ -108,8 +111,45 @@ def _top(
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; the exit code of docs/contracts.md."""
     words = list(sys.argv[1:] if argv is None else argv)
-    command = typer.main.get_command(app)
-    return failures.guarded(lambda: command.main(words, prog_name="colosseum", standalone_mode=False), words)
+
+    def run() -> Any:
+        closed = _ready_streams()
+        if closed:
+            raise EnvironmentFault("stdout is closed: there is nowhere to write the answer")
+        _refuse_odd(words)
+        return typer.main.get_command(app).main(words, prog_name="colosseum", standalone_mode=False)
+
+    return failures.guarded(run, words)
+
+
+def _ready_streams() -> bool:
+    """Makes stdout and stderr take any character, whatever their encoding; True if stdout is closed.
+
+    A closed stream becomes the null device: the next file that is opened would take its number, and output land in it.
+    """
+    closed = sys.stdout is None
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        if getattr(sys, name) is None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+            setattr(sys, name, os.fdopen(number, "w", encoding="utf-8", closefd=False))
+        if reconfigure := getattr(getattr(sys, name), "reconfigure", None):
+            reconfigure(errors="backslashreplace")
+    return closed
+
+
+def _refuse_odd(words: Sequence[str]) -> None:
+    """Raises RefusedInput: a word is empty, which is a shell variable without a value, or no UTF-8."""
+    faults = []
+    for word in words:
+        rule = ""
+        if not word or (word.startswith("--") and word.endswith("=") and word.count("=") == 1):
+            rule = "a word of the command has no value; is a shell variable empty?"
+        elif not is_text(word):
+            rule = "the words of a command are UTF-8"
+        if rule:
+            faults.append(Fault(path="", value=word, rule=f"{word!r}: {rule}", where="command line"))
+    if faults:
+        raise RefusedInput(faults)
 
 
 if __name__ == "__main__":

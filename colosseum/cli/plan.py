@@ -14,6 +14,7 @@ import typer
 from colosseum.cli.output import Cluster, Json, document, stdout, warn
 from colosseum.cli.words import RecipeWords, recipe_and_overrides
 from colosseum.errors import Fault, RefusedInput
+from colosseum.terminal import is_text
 
 if TYPE_CHECKING:
     from colosseum.planning.constants import Calibration
@@ -206,9 +207,13 @@ def _batch(task: _Task, path: Path) -> None:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Lines by number, blank ones left out; one that is too long is cut, which makes it no JSON."""
     stream = sys.stdin.buffer if str(path) == "-" else path.open("rb")
     with stream:
         for number, raw in enumerate(iter(lambda: stream.readline(MAX_LINE), b""), start=1):
+            rest = raw
+            while len(rest) == MAX_LINE and not rest.endswith(b"\n"):
+                rest = stream.readline(MAX_LINE)
             if raw.strip():
                 yield number, raw.decode("utf-8", errors="replace")
 
@@ -221,11 +226,12 @@ def _asked(text: str, number: int) -> tuple[Any, list[str]]:
     """
     try:
         data = json.loads(text)
+        json.dumps(data, allow_nan=False)  # the id is written back: NaN and 1e999 are no JSON
     except (ValueError, RecursionError):
         data = None
     overrides = data.get("overrides", []) if isinstance(data, dict) else None
     known = isinstance(data, dict) and data.keys() <= {"id", "overrides"} and isinstance(overrides, list)
-    if not known or any(not isinstance(word, str) for word in overrides or ()):
+    if not known or any(not isinstance(word, str) or not is_text(word) for word in overrides or ()):
         rule = 'a line is {"id": ..., "overrides": ["key=value", ...]}'
         raise RefusedInput([Fault(path="", value=text[:200], rule=rule, where=f"line {number}")])
     return data.get("id"), list(overrides or ())

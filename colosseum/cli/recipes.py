@@ -72,6 +72,7 @@ def validate(words: RecipeWords, cluster: Cluster = None, as_json: Json = False)
     from colosseum.engines.planned import resolved
     from colosseum.engines.registry import cannot_train, engine_of
     from colosseum.errors import RefusedInput
+    from colosseum.launch.inputs import tokenizer_faults
     from colosseum.launch.request import placing
     from colosseum.recipe.load import load
 
@@ -80,7 +81,7 @@ def validate(words: RecipeWords, cluster: Cluster = None, as_json: Json = False)
     recipe = resolved(loaded.recipe)
     engine = engine_of(recipe.engine)
     with placing(loaded.origins):
-        if faults := engine.faults(recipe):
+        if faults := [*engine.faults(recipe), *tokenizer_faults(recipe)]:
             raise RefusedInput(faults)
     warnings = [*loaded.warnings, *engine.notes(recipe)]
     if sentence := cannot_train(recipe):

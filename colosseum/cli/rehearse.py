@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from colosseum.cli.output import Cluster, Json, Runs, document, stdout, warn
+from colosseum.cli.output import Cluster, Json, Runs, document, note, stdout, warn
 from colosseum.cli.words import RecipeWords, recipe_and_overrides
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ def rehearse(
         shown=name,
         ranks=ranks,
         base=Path.cwd(),
-        say=_say,
+        say=note,
     )
     if as_json:
         document(result.as_json())
@@ -46,11 +45,6 @@ def rehearse(
         if as_json:
             raise typer.Exit(RunFailed.exit_code)
         raise RunFailed(f"the rehearsal of {name} failed: {'; '.join(c.name for c in result.checks if not c.passed)}")
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
 
 
 def _show(result: Rehearsal) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import typer
 
 from colosseum.cli.launching import say_seconds
-from colosseum.cli.output import document, stdout, warn
+from colosseum.cli.output import document, note, say, stdout, warn, wide
 from colosseum.errors import RunFailed
 from colosseum.launch.jobs import Job, jobs_of
 from colosseum.launch.local import LocalScheduler
@@ -90,12 +89,12 @@ def launch_sweep(request: Request, words: Sequence[str], at_once: int | None, as
         if not as_json:
             runs = f"{len(sweep.points)} runs"
             told = f"submitted as job array {sweep.job}: {runs}" if now else "submitted: nothing, all runs were before"
-            sys.stdout.write(f"{told}\nnext: colosseum jobs sweep {sweep.name}, jobs status RUN, jobs cancel RUN\n")
+            say(f"{told}\nnext: colosseum jobs sweep {sweep.name}, jobs status RUN, jobs cancel RUN")
         say_seconds()
         show(sweep, as_json)
         return
     say_seconds()
-    stopped = run_here(sweep, LocalScheduler(), _to_stderr)
+    stopped = run_here(sweep, LocalScheduler(), note)
     show(sweep, as_json)
     failed = [row for row in _rows(sweep) if row.word in ("failed", "ended")]
     if failed:
@@ -103,10 +102,10 @@ def launch_sweep(request: Request, words: Sequence[str], at_once: int | None, as
         failure = f"{len(failed)} of {len(sweep.points)} runs failed: {names}; see `colosseum jobs status`"
         if not as_json:
             raise RunFailed(failure)
-        _to_stderr(f"error: {failure}")  # stdout has its document
+        note(f"error: {failure}")  # stdout has its document
         raise typer.Exit(RunFailed.exit_code)
     if stopped:
-        _to_stderr("stopped; the same command goes on with what is not complete")
+        note("stopped; the same command goes on with what is not complete")
         raise typer.Exit(EXIT_INTERRUPTED)
 
 
@@ -117,7 +116,6 @@ def show(sweep: Sweep, as_json: bool) -> None:
         head = {"sweep": sweep.name, "folder": str(sweep.root), "job_id": sweep.job, "at_once": sweep.at_once}
         document({"schema": STATUS_SCHEMA, **head, "points": [_as_json(sweep, row) for row in rows]})
         return
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -132,7 +130,7 @@ def show(sweep: Sweep, as_json: bool) -> None:
         mfu = "" if at is None or at.mfu is None else f"{at.mfu:.1%}"
         cells = (str(row.index), *row.point.values.values(), row.word, step, *figures, mfu, row.point.run)
         table.add_row(*map(Text, (*cells, row.why)))
-    Console(highlight=False, width=None if sys.stdout.isatty() else 200).print(table)
+    wide().print(table)
 
 
 def best_first(rows: Sequence[Row]) -> list[Row]:
@@ -221,8 +219,3 @@ def _show_plan(
     if script:
         at = words_of(points[0][0])
         console.out(f"\n# the job script of point 0: the same command with {at} instead of --sweep", highlight=False)
-
-
-def _to_stderr(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()

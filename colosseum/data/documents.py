@@ -11,6 +11,8 @@ from pathlib import Path
 from colosseum.errors import Fault, RefusedInput
 
 JSONL_SUFFIXES = (".jsonl", ".json", ".ndjson")
+MAX_BYTES = 1 << 28
+"""Of one document: a file without a line end must not fill the memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +26,16 @@ def read_documents(paths: Sequence[Path], key: str) -> Iterator[Document]:
     """Documents in order: each line of a .jsonl, .json or .ndjson file, any other file as a whole.
 
     Raises:
-        RefusedInput: a file is missing or not UTF-8, or a line is not a JSON object with a text under ``key``.
+        RefusedInput: a file is missing or not UTF-8, a document is too long, or a line is not a JSON object with a text
+            under ``key``.
     """
     for path in paths:
         try:
             if path.suffix in JSONL_SUFFIXES:
                 yield from _jsonl(path, key)
             else:
-                yield Document(_decode(path.read_bytes(), str(path)), str(path))
+                with path.open("rb") as file:
+                    yield Document(_decode(_whole(file.read(MAX_BYTES + 1), str(path)), str(path)), str(path))
         except OSError as error:
             raise RefusedInput(f"cannot read {path}: {error.strerror}") from error
 
@@ -39,12 +43,19 @@ def read_documents(paths: Sequence[Path], key: str) -> Iterator[Document]:
 def _jsonl(path: Path, key: str) -> Iterator[Document]:
     # Lines end at "\n" alone: str.splitlines would also cut at U+2028, which is legal inside a JSON string.
     with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
+        for number, line in enumerate(iter(lambda: file.readline(MAX_BYTES + 1), b""), start=1):
             where = f"{path}:{number}"
+            _whole(line, where)
             if number == 1:
                 line = line.removeprefix(codecs.BOM_UTF8)
             if line.strip():
                 yield Document(_text(_decode(line, where), key, where), where)
+
+
+def _whole(data: bytes, where: str) -> bytes:
+    if len(data) > MAX_BYTES:
+        raise _refused(f"a document has more than {MAX_BYTES >> 20} MiB; cut it", where)
+    return data
 
 
 def _decode(data: bytes, where: str) -> str:

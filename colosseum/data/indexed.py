@@ -102,6 +102,8 @@ def write_dataset(prefix: Path, vocab_size: int, *, force: bool = False) -> Iter
         RefusedInput: the dataset exists and ``force`` is false.
         EnvironmentFault: the disk is full or the folder not writable.
     """
+    if prefix.name in ("", "..") or prefix.is_dir():
+        raise RefusedInput(f"{prefix} is a folder: name the files in it without their .bin and .idx")
     if not force:
         _refuse_existing(prefix)
     mark = f".tmp-{os.getpid()}-{secrets.token_hex(4)}"

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from colosseum.errors import EnvironmentFault, Fault, RefusedInput
+from colosseum.data.eod import eod_id
+from colosseum.errors import ColosseumError, EnvironmentFault, Fault, RefusedInput
+from colosseum.terminal import one_line
 
 MIN_BYTE_VOCAB = 257
 """256 bytes and the end-of-document token: the smallest vocabulary that can write any text."""
+MAX_VOCAB = 1_000_000
+"""Four times the largest in use; the trainer takes memory for all of them before it reads a word."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +35,8 @@ class TextTokenizer:
 
     def encode_documents(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text and the end-of-document id; an empty text gives no ids. All cores are used."""
-        encodings = self.library.encode_batch_fast(list(texts), add_special_tokens=False)
+        with _refusing("the tokenizer cannot encode this text"):
+            encodings = self.library.encode_batch_fast(list(texts), add_special_tokens=False)
         return [[*e.ids, self.eod_id] if e.ids else [] for e in encodings]
 
 
@@ -40,28 +45,20 @@ def load_tokenizer(path: Path, eod: str) -> TextTokenizer:
 
     Raises:
         EnvironmentFault: the ``tokenizers`` library is missing.
-        RefusedInput: the file is missing or broken, or knows no token ``eod``.
+        RefusedInput: the file is missing or broken, or ``eod`` is none of its special tokens.
     """
     library = _library()
-    if not path.is_file():
-        raise RefusedInput(f"the tokenizer file {path} does not exist")
-    try:
+    size, end = eod_id("tokenizer_json", path, eod)
+    with _refusing(f"{path} is no tokenizer.json"):
         tokenizer = library.Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises bare Exception for a file that it cannot read
-        raise RefusedInput(f"{path} is no tokenizer.json: {error}") from error
+        if tokenizer.token_to_id(eod) != end:
+            raise RefusedInput([Fault(path="tokenizer.eod", value=eod, rule=f"{path} gives it two ids")])
     # A file may ask for cutting and padding, meant for inference; a corpus must be kept whole.
     tokenizer.no_truncation()
     tokenizer.no_padding()
     # "<|endoftext|>" written inside a document is text, it must not end the document.
     tokenizer.encode_special_tokens = True
-    eod_id = tokenizer.token_to_id(eod)
-    if eod_id is None:
-        special = [t.content for t in tokenizer.get_added_tokens_decoder().values()]
-        near = tuple(get_close_matches(eod, special, n=3, cutoff=0.3)) or tuple(special[:5])
-        fault = Fault(path="tokenizer.eod", value=eod, rule=f"{path} knows no such token", nearest=near)
-        raise RefusedInput([fault])
-    vocab_size = max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
-    return TextTokenizer(vocab_size=vocab_size, eod_id=eod_id, library=tokenizer)
+    return TextTokenizer(vocab_size=size, eod_id=end, library=tokenizer)
 
 
 def train_tokenizer(texts: Iterable[str], path: Path, *, vocab_size: int, eod: str, force: bool = False) -> None:
@@ -77,6 +74,9 @@ def train_tokenizer(texts: Iterable[str], path: Path, *, vocab_size: int, eod: s
     if vocab_size < MIN_BYTE_VOCAB:
         rule = "must hold 256 bytes and the end-of-document token"
         raise RefusedInput([Fault(path="vocabulary", value=vocab_size, rule=rule, nearest=(MIN_BYTE_VOCAB,))])
+    if vocab_size > MAX_VOCAB:
+        rule = f"must be at most {MAX_VOCAB:,}"
+        raise RefusedInput([Fault(path="vocabulary", value=vocab_size, rule=rule, nearest=(MAX_VOCAB,))])
     if path.exists() and not force:
         raise RefusedInput(f"{path} exists; name another tokenizer file, or replace it with --force")
     tokenizer = library.Tokenizer(library.models.BPE())
@@ -98,6 +98,26 @@ def train_tokenizer(texts: Iterable[str], path: Path, *, vocab_size: int, eod: s
         raise EnvironmentFault(f"cannot write {path}: {error.strerror or error}") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def _refusing(what: str) -> Iterator[None]:
+    """Whatever the library does is a refusal: it raises bare Exception, and its panics are no Exception at all.
+
+    A panic prints its trace to the process's stderr by itself; while the block lasts it goes nowhere.
+    """
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    except (ColosseumError, KeyboardInterrupt, SystemExit, MemoryError):
+        raise
+    except BaseException as error:
+        raise RefusedInput(f"{what}: {one_line(str(error), 200)}") from error
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def _library() -> Any:

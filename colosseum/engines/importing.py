@@ -53,12 +53,21 @@ def direct(engine: str, plain: Iterable[str]) -> dict[str, str]:
     return {names[path].names[engine].lstrip("+"): path for path in plain}
 
 
-def finding(key: str, value: Any, known: Iterable[str]) -> Finding:
-    """A key that no field takes: known to the tool, or not."""
+MAX_GUESSED = 50
+"""So many unknown keys of a file are compared with all known ones, which takes a hundredth of a second each."""
+
+
+def finding(key: str, value: Any, known: Iterable[str], before: int = 0) -> Finding:
+    """A key that no field takes: known to the tool, or not.
+
+    Args:
+        before: findings of this file so far.
+    """
     names = set(known)
     if key in names:
         return Finding(key=key, value=value, kind=LEFT)
-    near = tuple(difflib.get_close_matches(key, names, n=2, cutoff=0.75))
+    guess = before < MAX_GUESSED and len(key) <= 64
+    near = tuple(difflib.get_close_matches(key, names, n=2, cutoff=0.75)) if guess else ()
     return Finding(key=key, value=value, kind=UNKNOWN, nearest=near)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from colosseum.bundle import RECIPE
+from colosseum.data.eod import eod_id
 from colosseum.engines.registry import engine_of
 from colosseum.errors import Fault, RefusedInput
 from colosseum.recipe.schema import DEFAULT_ENGINE, Recipe
@@ -55,7 +56,19 @@ def missing(recipe: Recipe, runs: Path) -> list[Fault]:
     ]
     if recipe.task.kind == "cpt" and not recipe.data.blend:
         found.append(Fault(path="data.blend", value=[], rule="names no data; a launch needs some"))
-    return found + _checkpoint_faults(recipe, runs)
+    return found + tokenizer_faults(recipe) + _checkpoint_faults(recipe, runs)
+
+
+def tokenizer_faults(recipe: Recipe) -> list[Fault]:
+    """What ends documents is no special token of the tokenizer's file, where that can be seen from here."""
+    tokenizer = recipe.tokenizer
+    if tokenizer.kind == "null" or tokenizer.path is None or not Path(tokenizer.path).is_file():
+        return []
+    try:
+        eod_id(tokenizer.kind, Path(tokenizer.path), tokenizer.eod)
+    except RefusedInput as refused:
+        return list(refused.faults)
+    return []
 
 
 def _files(recipe: Recipe) -> Iterator[tuple[str, str]]:

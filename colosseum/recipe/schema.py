@@ -33,7 +33,7 @@ CountOrAuto = Count | Auto
 BoolOrAuto = bool | Auto
 Rate = Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-Positive = Annotated[float, Field(gt=0, le=1e30, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, ge=1e-30, le=1e30, allow_inf_nan=False)]
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Text = Annotated[str, StringConstraints(min_length=1, max_length=4096), AfterValidator(_one_line)]
 Token = Annotated[str, StringConstraints(min_length=1, max_length=256)]

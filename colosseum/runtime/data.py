@@ -29,8 +29,8 @@ from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
 from megatron.core.datasets.indexed_dataset import IndexedDataset
 from megatron.core.datasets.utils import Split
 
+from colosseum.data.eod import eod_id
 from colosseum.data.indexed import read_dataset
-from colosseum.data.tokenizer import load_tokenizer
 from colosseum.errors import RefusedInput
 from colosseum.recipe.schema import BlendEntry, Recipe
 from colosseum.runtime.failures import ConfigFailure, DataFailure
@@ -66,33 +66,17 @@ def vocabulary(recipe: Recipe) -> Vocabulary:
     if tokenizer.kind == "null":
         return Vocabulary(size, size - 1)
     masks = [name for name in ("eod_mask_loss", "reset_position_ids") if getattr(data, name)]
-    if tokenizer.path is None or (tokenizer.kind == "sentencepiece" and not masks):
+    if tokenizer.path is None:
         if masks:
             raise ConfigFailure(f"data.{masks[0]} needs the end-of-document token: set tokenizer.path")
         return Vocabulary(size, -1)
-    if tokenizer.kind == "sentencepiece":
-        found, eod = _sentencepiece(tokenizer.path, tokenizer.eod)
-    else:
-        try:
-            loaded = load_tokenizer(Path(tokenizer.path), tokenizer.eod)
-        except RefusedInput as refused:
-            raise ConfigFailure(str(refused)) from refused
-        found, eod = loaded.vocab_size, loaded.eod_id
+    try:
+        found, eod = eod_id(tokenizer.kind, Path(tokenizer.path), tokenizer.eod)
+    except RefusedInput as refused:
+        raise ConfigFailure(str(refused)) from refused
     if found > size:
         raise ConfigFailure(f"{tokenizer.path} has {found} tokens and model.vocab_size is {size}")
     return Vocabulary(size, eod)
-
-
-def _sentencepiece(path: str, eod: str) -> tuple[int, int]:
-    try:
-        import sentencepiece
-    except ImportError as error:
-        raise ConfigFailure(f"reading {path} needs the package sentencepiece") from error
-    try:
-        model = sentencepiece.SentencePieceProcessor(model_file=path)
-    except OSError as error:
-        raise ConfigFailure(f"cannot read the tokenizer {path}") from error
-    return int(model.get_piece_size()), int(model.piece_to_id(eod))
 
 
 class Source:

@@ -51,13 +51,15 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
 
 DATA = ("data.blend=[{path: tokens, weight: 1}]", "tokenizer.path=tokenizer.json")
 """Overrides that name the files of ``inputs``."""
+TOKENIZER = '{"model": {}, "added_tokens": [{"id": 0, "content": "<|endoftext|>", "special": true}]}'
 
 
 @pytest.fixture
 def inputs(tmp_path: Path) -> Path:
     """Files that a launch of a cpt recipe asks for."""
-    for name in ("tokens.bin", "tokens.idx", "tokenizer.json"):
+    for name in ("tokens.bin", "tokens.idx"):
         (tmp_path / name).write_bytes(b"")
+    (tmp_path / "tokenizer.json").write_text(TOKENIZER)
     return tmp_path
 
 

@@ -105,3 +105,27 @@ def test_any_override(cli: Cli, tmp_path: Path, key: str, value: str, prefix: st
     if word.startswith("-"):
         return  # an option, not an override
     check(cli, tmp_path, "validate", "debug/cpt-4k-bf16", word)
+
+
+NUMBERS = ("1e-300", "1e300", "1e-320", "0", "-1", "0.0", "-0.0", "1e18", "9007199254740993", "1" + "0" * 30, ".nan",
+           ".inf", "null", "true", "''", "[]", "{}", "[[]]", '"\\u0000"')  # fmt: skip
+
+
+@pytest.mark.long
+def test_every_field_with_every_odd_number(cli: Cli, tmp_path: Path) -> None:
+    """2,926 lines of `plan --batch`: each gets its one answer, a plan or a refusal."""
+    paths: list[str] = []
+
+    def walk(value: object, path: str) -> None:
+        if isinstance(value, dict):
+            for key, item in value.items():
+                walk(item, f"{path}.{key}" if path else key)
+        else:
+            paths.append(path)
+
+    walk(load("debug/cpt-4k-bf16").recipe.as_data(), "")
+    words = [f"{path}={value}" for path in paths for value in NUMBERS]
+    (tmp_path / "asked.jsonl").write_text("".join(json.dumps({"id": w, "overrides": [w]}) + "\n" for w in words))
+    done = cli("plan", "debug/cpt-4k-bf16", "--batch", "asked.jsonl")
+    assert (done.code, done.err) == (0, "")
+    assert [json.loads(line)["id"] for line in done.out.splitlines()] == words

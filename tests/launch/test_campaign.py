@@ -21,6 +21,7 @@ from colosseum.planning.resolve import apply_layout, resolve
 from colosseum.recipe.load import load
 from colosseum.recipe.schema import Recipe
 from colosseum.rundir import CHECKPOINT_MARK, RunDir, append_line, checkpoint_folder
+from tests.cli.conftest import TOKENIZER
 
 GOOD = """
 name: c
@@ -67,7 +68,7 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             file = tmp_path / "data" / "demo" / (name + suffix)
             file.parent.mkdir(parents=True, exist_ok=True)
             file.touch()
-    (tmp_path / "data" / "demo" / "tokenizer.json").touch()
+    (tmp_path / "data" / "demo" / "tokenizer.json").write_text(TOKENIZER)
     (tmp_path / "c.yaml").write_text(GOOD)
     return tmp_path
 

@@ -29,7 +29,7 @@ from colosseum.launch.sweep import (
     run_here,
     words_of,
 )
-from tests.cli.conftest import DATA
+from tests.cli.conftest import DATA, TOKENIZER
 
 SCRIPT_TEXT = """\
 #!/bin/bash
@@ -102,8 +102,9 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a recipe's data."""
     monkeypatch.setenv("XDG_CONFIG_HOME", "/nonexistent")
     monkeypatch.delenv("COLOSSEUM_RUNS", raising=False)
-    for name in ("tokens.bin", "tokens.idx", "tokenizer.json"):
+    for name in ("tokens.bin", "tokens.idx"):
         (tmp_path / name).write_bytes(b"")
+    (tmp_path / "tokenizer.json").write_text(TOKENIZER)
     return tmp_path
 
 
@@ -305,7 +306,7 @@ def test_a_table_of_80_columns_cuts_no_name(
     from colosseum.cli import sweep as command
 
     _, sweep = _begun(house)
-    monkeypatch.setattr(command.sys.stdout, "isatty", lambda: True)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "80")
     command.show(sweep, as_json=False)
     told = capsys.readouterr().out

@@ -324,6 +324,7 @@ def test_a_tokenizer_larger_than_the_model(place: Place, data: Path, tmp_path: P
     text = {
         "version": "1.0",
         "model": {"type": "WordLevel", "vocab": {"<|endoftext|>": 0, "a": 9999}, "unk_token": "a"},
+        "added_tokens": [{"id": 0, "content": "<|endoftext|>", "special": True}],
     }
     (tmp_path / "tokenizer.json").write_text(json.dumps(text))
     sections = {"kind": "tokenizer_json", "path": str(tmp_path / "tokenizer.json"), "eod": "<|endoftext|>"}

@@ -122,7 +122,7 @@ def read(text: str) -> Imported:
     for option, values in given.items():
         written = " ".join(values)
         if option not in used and option not in LAUNCHER:
-            found.findings.append(finding(option, written, known))
+            found.findings.append(finding(option, written, known, len(found.findings)))
         elif option not in SILENT and (option not in plain or _is_no_number(option, values)):
             found.findings.append(Finding(key=option, value=written, kind=UNREAD))
     return found

@@ -76,7 +76,7 @@ def read(data: dict[str, Any]) -> Imported:
         if key in unread:
             found.findings.append(Finding(key=key, value=value, kind=UNREAD))
         elif key not in used | SILENT and key.split(".")[0] not in ("defaults", "run", "hydra"):
-            found.findings.append(finding(key, value, nemo1_keys()))
+            found.findings.append(finding(key, value, nemo1_keys(), len(found.findings)))
     return found
 
 
