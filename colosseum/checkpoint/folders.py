@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import shutil
 from collections.abc import Iterable
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from colosseum.atomic import to_disk, write_whole
 from colosseum.checkpoint.metadata import CheckpointMetadata, FileSum
 from colosseum.errors import RefusedInput
 from colosseum.rundir import CHECKPOINT_MARK, LATEST_FILE, checkpoint_folder, saved_steps
@@ -87,11 +87,11 @@ def commit(checkpoints: Path, step: int, metadata: CheckpointMetadata) -> None:
     """Makes checkpoint ``step`` count: its files go to disk first, then colosseum.json, then Megatron's tracker."""
     folder = checkpoint_folder(checkpoints, step)
     for name in metadata.files:
-        _to_disk(folder / name)
+        to_disk(folder / name)
     text = json.dumps(metadata.model_dump(mode="json", by_alias=True), indent=2, sort_keys=True) + "\n"
-    _replace(folder / CHECKPOINT_MARK, text)
-    _to_disk(checkpoints)
-    _replace(checkpoints / LATEST_FILE, f"{step}\n")
+    write_whole(folder / CHECKPOINT_MARK, text.encode())
+    to_disk(checkpoints)
+    write_whole(checkpoints / LATEST_FILE, f"{step}\n".encode())
 
 
 def prune(checkpoints: Path, keep_last: int | None, keep_every: int | None) -> list[int]:
@@ -108,21 +108,3 @@ def prune(checkpoints: Path, keep_last: int | None, keep_every: int | None) -> l
         (folder / CHECKPOINT_MARK).unlink()
         shutil.rmtree(folder)
     return gone
-
-
-def _replace(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path)
-    _to_disk(path.parent)
-
-
-def _to_disk(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -190,16 +190,15 @@ def _from_run(source: str, runs: Path | None, base: Calibration | None) -> Fitte
 
 
 def _write(target: Path, calibration: Calibration, rows: list[dict[str, Any]]) -> None:
+    from colosseum.atomic import write_whole
     from colosseum.bundle import to_yaml
     from colosseum.errors import EnvironmentFault
 
     data = calibration.as_data()
     if rows:
         data["measurements"] = rows
-    temporary = target.with_name(f".{target.name}.tmp")
     try:
-        temporary.write_bytes(to_yaml(data))
-        temporary.replace(target)
+        write_whole(target, to_yaml(data))
     except OSError as error:
         raise EnvironmentFault(f"cannot write {target}: {error.strerror}") from error
 

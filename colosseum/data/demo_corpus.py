@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator
 from importlib import resources
 from pathlib import Path
 
+from colosseum.atomic import write_whole
+
 CODE_FOLDERS = ("asyncio", "collections", "concurrent", "html", "http", "importlib", "json", "logging", "urllib")
 PARAGRAPHS_A_DOCUMENT = 20
 
@@ -50,9 +52,7 @@ def write_corpus(folder: Path) -> list[Path]:
     written = []
     for name, texts in (("languages", languages()), ("english", english()), ("code", code())):
         path = folder / f"{name}.jsonl"
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text("".join(_lines(texts)), encoding="utf-8")
-        temporary.rename(path)
+        write_whole(path, "".join(_lines(texts)).encode())
         written.append(path)
     return written
 

@@ -6,13 +6,13 @@ Uses the ``tokenizers`` library (extra ``train``), which is imported only here a
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from colosseum.atomic import write_whole
 from colosseum.data.eod import eod_id
 from colosseum.errors import ColosseumError, EnvironmentFault, Fault, RefusedInput
 from colosseum.terminal import one_line
@@ -89,15 +89,11 @@ def train_tokenizer(texts: Iterable[str], path: Path, *, vocab_size: int, eod: s
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}-{secrets.token_hex(4)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(tokenizer.to_str(pretty=True) + "\n", encoding="utf-8")
-        temporary.rename(path)
+        write_whole(path, (tokenizer.to_str(pretty=True) + "\n").encode())
     except OSError as error:
         raise EnvironmentFault(f"cannot write {path}: {error.strerror or error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -7,7 +7,6 @@ was submitted stands in campaign.json, written after each submission: running a 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib import resources
@@ -17,6 +16,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from colosseum.atomic import write_whole
 from colosseum.bundle import read_bundle, to_json, write_bundle
 from colosseum.engines.registry import engine_of
 from colosseum.errors import EnvironmentFault, Fault, RefusedInput
@@ -90,10 +90,8 @@ class Campaign:
 
     def write(self) -> None:
         """Replaces campaign.json at once."""
-        temporary = self.root / f".campaign-{os.getpid()}"
         data = {"schema": SCHEMA, "name": self.name, "cluster": self.cluster}
-        temporary.write_bytes(to_json({**data, "stages": [asdict(stage) for stage in self.stages]}))
-        temporary.replace(self.root / "campaign.json")
+        write_whole(self.root / "campaign.json", to_json({**data, "stages": [asdict(s) for s in self.stages]}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from colosseum.atomic import write_whole
 from colosseum.bundle import MANIFEST, read_bundle, to_json
 from colosseum.checkpoint.folders import newest_committed, read_metadata
 from colosseum.checkpoint.metadata import CheckpointMetadata, ModelShape
@@ -213,7 +214,7 @@ def _object(path: Path) -> dict[str, Any]:
 def pass_through(run: RunDir) -> Verdict:
     """Judges, writes gate.json and prints what a reader of the log wants to know."""
     verdict = judge(run)
-    run.gate.write_bytes(to_json({"schema": GATE_SCHEMA, "passed": verdict.passed, **asdict(verdict)}))
+    write_whole(run.gate, to_json({"schema": GATE_SCHEMA, "passed": verdict.passed, **asdict(verdict)}))
     for ancestor in verdict.lineage:
         sys.stdout.write(f"from   {ancestor.sentence()}\n")
     for text in verdict.notes:

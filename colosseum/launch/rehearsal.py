@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from colosseum.atomic import write_whole
 from colosseum.bundle import to_json
 from colosseum.data.demo_corpus import languages
 from colosseum.data.indexed import bin_path, write_dataset
@@ -141,7 +142,7 @@ def rehearse(recipe: Recipe, runs: Path, *, shown: str, ranks: int, base: Path, 
         runs=tuple(trial.run for trial in trials),
         time_s=time.monotonic() - began,
     )
-    trials[0].run.rehearsal.write_bytes(to_json(rehearsal.as_json()))
+    write_whole(trials[0].run.rehearsal, to_json(rehearsal.as_json()))
     return rehearsal
 
 

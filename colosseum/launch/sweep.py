@@ -8,7 +8,6 @@ path, and Slurm opens each job's log in its own run folder.
 from __future__ import annotations
 
 import itertools
-import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from typing import Annotated, Literal
 import yaml
 from pydantic import Field, StringConstraints
 
+from colosseum.atomic import write_whole
 from colosseum.bundle import read_bundle, to_json, write_bundle
 from colosseum.engines.registry import cannot_train
 from colosseum.errors import Fault, RefusedInput
@@ -85,10 +85,8 @@ class Sweep:
 
     def write(self) -> None:
         """Replaces sweep.json at once."""
-        temporary = self.root / f".sweep-{os.getpid()}"
         data = {"schema": SCHEMA, "name": self.name, "at_once": self.at_once, "job": self.job}
-        temporary.write_bytes(to_json({**data, "points": [point.model_dump() for point in self.points]}))
-        temporary.replace(self.root / SWEEP)
+        write_whole(self.root / SWEEP, to_json({**data, "points": [point.model_dump() for point in self.points]}))
 
 
 def axis(word: str) -> tuple[str, tuple[str, ...]]:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from colosseum.atomic import replacing
+
 _BRAILLE = 0x2800
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 """Bit of the dot at [row][column] of a braille character (Unicode block 2800)."""
@@ -144,6 +146,5 @@ def save_png(curves: Sequence[Curve], levels: Sequence[Level], path: Path, *, ti
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
-    temporary = path.with_name(path.name + ".tmp")
-    figure.savefig(temporary, format="png")
-    temporary.rename(path)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format="png")

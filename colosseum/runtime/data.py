@@ -12,8 +12,6 @@ import dataclasses
 import hashlib
 import json
 import math
-import os
-import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +27,7 @@ from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
 from megatron.core.datasets.indexed_dataset import IndexedDataset
 from megatron.core.datasets.utils import Split
 
+from colosseum.atomic import replacing
 from colosseum.data.eod import eod_id
 from colosseum.data.indexed import read_dataset
 from colosseum.errors import RefusedInput
@@ -154,9 +153,8 @@ def _order_files(cache: Path, name: Name, weights: list[float], size: int) -> tu
 
 def _replace(path: Path, array: npt.NDArray[Any]) -> None:
     """Writes beside and renames: ranks of another run may have the old file mapped."""
-    temporary = path.with_name(f"{path.stem}.{socket.gethostname()}-{os.getpid()}.npy")
-    np.save(temporary, array)
-    temporary.rename(path)
+    with replacing(path) as temporary:
+        np.save(temporary, array)
 
 
 def _blended(weights: list[float], size: int) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.int64]]:

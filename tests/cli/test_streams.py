@@ -52,7 +52,7 @@ def test_a_terminal_of_an_old_encoding() -> None:
 def test_interrupted_while_it_loads(tmp_path: Path) -> None:
     """Ctrl-C in the first tenth of a second meets an import, here of a package that takes for ever."""
     (tmp_path / "typer.py").write_text("import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(60)")
-    done = shell("colosseum recipes", PYTHONPATH=str(tmp_path))
+    done = shell(f"'{sys.executable}' -m colosseum.__main__ recipes", PYTHONPATH=str(tmp_path))
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"interrupted\n")
 
 
