@@ -36,6 +36,7 @@ from colosseum.launch.submit import (
     refuse_without_room,
     runs_root,
 )
+from colosseum.recipe import site
 from colosseum.recipe.load import load
 from colosseum.recipe.schema import EngineName, Name, Recipe, Section, Text
 from colosseum.rundir import RunDir, new_run_id
@@ -135,11 +136,24 @@ def read_file(name: str) -> CampaignFile:
                 for e in error.errors(include_url=False)
             ]
         ) from error
+    if faults := _site_faults(found, name):
+        raise RefusedInput(faults)
     names = [stage.name for stage in found.stages]
     if not names or len(set(names)) < len(names):
         raise RefusedInput(
             [Fault(path="stages", value=names, rule="must be one or more, of different names", where=name)]
         )
+    return found
+
+
+def _site_faults(file: CampaignFile, name: str) -> list[Fault]:
+    """Overrides of a campaign file that set site facts: it is passed on like a recipe."""
+    found = []
+    for stage in file.stages:
+        for word in (*stage.overrides, *(word for words in stage.for_engine.values() for word in words)):
+            key = word.partition("=")[0].strip().lstrip("+~")
+            if key.startswith("cluster."):
+                found.append(Fault(path=key, value=None, rule=f"stage {stage.name}: {site.RULE}", where=name))
     return found
 
 

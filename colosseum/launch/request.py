@@ -13,8 +13,8 @@ from colosseum.errors import Fault, RefusedInput
 from colosseum.launch.compile import Compiled, Lineage
 from colosseum.launch.inputs import Source, checkpoint_reference
 from colosseum.launch.submit import find_run, prepare, runs_root
-from colosseum.recipe.load import Loaded, Setting, load
-from colosseum.recipe.override import GROUPS, read_words
+from colosseum.recipe.load import Loaded, Setting, cluster_names, load
+from colosseum.recipe.override import read_words
 from colosseum.recipe.schema import Recipe
 from colosseum.recipe.stages import recipe_of_stage
 from colosseum.rundir import RunDir
@@ -113,15 +113,33 @@ def _new(request: Request, base: Path) -> NewRun:
 
 
 def _load_again(bundle: LaunchBundle, request: Request) -> Loaded:
-    """A run's own recipe with overrides; a group chosen anew replaces the whole section it filled."""
-    chosen = set(read_words(request.overrides)[0].choices) | ({"cluster"} if request.cluster else set())
-    if not chosen:
-        return load(str(bundle.root / RECIPE), request.overrides)
-    data = {key: value for key, value in bundle.recipe.as_data().items() if key not in chosen & set(GROUPS)}
+    """A run's own recipe with overrides; a group chosen anew replaces the whole section it filled.
+
+    Site facts are read again from the cluster file that the run names: a run folder may be somebody else's.
+
+    Raises:
+        RefusedInput: no cluster file has the run's name and the command names none.
+    """
+    chosen = set(read_words(request.overrides)[0].choices)
+    cluster = request.cluster
+    if cluster is None and "cluster" not in chosen:
+        cluster = bundle.recipe.cluster.name
+        if cluster not in cluster_names():
+            rule = "the run's cluster has no cluster file here: name another with --cluster"
+            raise RefusedInput([Fault(path="cluster", value=cluster, rule=rule, nearest=cluster_names())])
+    data = {key: value for key, value in bundle.recipe.as_data().items() if key not in chosen | {"cluster"}}
     with tempfile.TemporaryDirectory(prefix="colosseum-") as folder:
         file = Path(folder) / RECIPE
         file.write_bytes(to_yaml(data))
-        return load(str(file), request.overrides, cluster=request.cluster)
+        loaded = load(str(file), request.overrides, cluster=cluster)
+    if loaded.recipe.cluster.name != bundle.recipe.cluster.name:
+        return loaded
+    now, then = loaded.recipe.cluster.model_dump(), bundle.recipe.cluster.model_dump()
+    if other := [key for key in now if key != "paths" and now[key] != then[key]]:  # a run's paths are absolute
+        fields = ", ".join(f"cluster.{key}" for key in other)
+        warning = f"{fields} of the run differed from cluster {loaded.recipe.cluster.name} as it is now, which is used"
+        loaded = dataclasses.replace(loaded, warnings=(*loaded.warnings, warning))
+    return loaded
 
 
 def _compiled(

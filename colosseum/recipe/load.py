@@ -24,6 +24,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from colosseum.errors import Fault, RefusedInput
+from colosseum.recipe import site
 from colosseum.recipe.check import check, placed
 from colosseum.recipe.override import (
     COMMAND_LINE,
@@ -138,9 +139,9 @@ def _user_file(name: str) -> Path | None:
 
 
 def _search_path(name: str) -> list[Path]:
-    """Folders that hold groups and recipes, first match wins."""
+    """Folders that hold recipes and groups other than ``cluster``, first match wins."""
     user = _user_file(name)
-    return [*([user.parent] if user else []), _user_config(), _conf(), _recipes()]
+    return [*([user.parent] if user else []), _conf(), _recipes()]
 
 
 def _config_name(name: str, repository: _Repository) -> str:
@@ -175,15 +176,13 @@ class _Repository(ConfigRepository):  # type: ignore[misc]  # hydra has no types
         self.warnings: list[str] = []
 
     def find(self, config_path: str) -> Path | None:
-        """The file of ``group/name``; of the user's configuration folder only the group ``cluster`` counts."""
+        """The file of ``group/name``."""
         if config_path == _PRIMARY:
             return self.primary
         if not _NAME.fullmatch(config_path):
             return None
         found: list[Path] = []
-        for root in self.roots:
-            if root == _user_config() and not config_path.startswith("cluster/"):
-                continue
+        for root in self._roots_of(config_path.partition("/")[0]):
             path = root / f"{config_path}.yaml"
             if _is_file(path):
                 found.append(path)
@@ -194,6 +193,12 @@ class _Repository(ConfigRepository):  # type: ignore[misc]  # hydra has no types
                 self.warnings.append(warning)
         return found[0] if found else None
 
+    def _roots_of(self, group: str) -> list[Path]:
+        """Cluster files are read from the user's configuration folder and the shipped ones, and nothing else there."""
+        if group == "cluster":
+            return [_user_config(), _conf()]
+        return [root for root in self.roots if root != _user_config()]
+
     def config_exists(self, config_path: str) -> bool:
         return self.find(config_path) is not None
 
@@ -202,9 +207,7 @@ class _Repository(ConfigRepository):  # type: ignore[misc]  # hydra has no types
 
     def get_group_options(self, group_name: str, results_filter: ObjectType | None = ObjectType.CONFIG) -> list[str]:
         options: set[str] = set()
-        for root in self.roots:
-            if root == _user_config() and group_name != "cluster":
-                continue
+        for root in self._roots_of(group_name):
             try:
                 options |= {p.stem for p in (root / group_name).glob("*.yaml")}
             except OSError:
@@ -308,6 +311,9 @@ def _compose(
     repository.lenient = False
     if known.get("cluster") is None:
         choices.setdefault("cluster", "local")
+    if repository.primary is not None:
+        cluster = choices.get("cluster") or str(known["cluster"])
+        faults += site.beside(repository.primary.parent, cluster, (_user_config(), _conf()))
     picks = []
     for group, name in choices.items():
         if not _NAME.fullmatch(name) or repository.find(f"{group}/{name}") is None:
@@ -330,6 +336,8 @@ def _compose(
         layer: Any = scanned.data
         for part in reversed(prefix):
             layer = {part: layer}
+        if not site.is_cluster_file(default.config_path):
+            faults += site.take_out(layer, prefix, scanned.lines, shown)
         merge(data, layer)
         provenance.record(prefix, scanned.data, {p: f"{shown}:{line + 1}" for p, line in scanned.lines.items()})
     for scanned in repository.scanned.values():

@@ -206,6 +206,24 @@ def test_a_fork_takes_a_group_chosen_anew(cli: Cli, parent: RunDir) -> None:
     assert fork.tokenizer == old.tokenizer
 
 
+def test_a_fork_takes_no_site_facts_from_the_run(cli: Cli, parent: RunDir) -> None:
+    """A run folder may be somebody else's; its cluster file is read again, or must be named."""
+    words = ("train", "cpt", "train.steps=99", "--dry-run", "--runs", "runs")
+    assert (
+        cli(*words, "--from", parent.root.name, "cluster.env.BASH_ENV=touch", "--out", "runs/theirs/bundle").code == 0
+    )
+    (parent.root.parent / "theirs/checkpoints").symlink_to(parent.checkpoints)
+    done = cli(*words, "--from", "theirs", "train.val_steps=1", "--out", "fork")
+    assert done.code == 0, done.err
+    assert read_bundle(Path("fork")).recipe.cluster.env == {}
+    assert "cluster.env of the run differed from cluster local as it is now, which is used" in done.said
+    done = cli(*words, "--from", parent.root.name, "cluster.name=elsewhere", "--out", "runs/moved/bundle")
+    (parent.root.parent / "moved/checkpoints").symlink_to(parent.checkpoints)
+    refused = cli(*words, "--from", "moved", "train.val_steps=1")
+    assert refused.code == 2
+    assert "no cluster file here: name another with --cluster" in refused.said
+
+
 def test_a_named_recipe_begins_from_a_runs_checkpoint(cli: Cli, parent: RunDir) -> None:
     words = ("train", "cpt", "debug/cpt-fp8", "--from", str(parent.root), *DATA)
     assert cli(*words, "--runs", "elsewhere", "--dry-run", "--out", "next").code == 0

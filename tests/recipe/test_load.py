@@ -178,8 +178,6 @@ def test_a_shadowed_file_is_named(house: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_no_home_at_all(house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (house / "cluster").mkdir()
-    (house / "cluster/local.yaml").write_text("name: local\nscheduler: local\n")
     monkeypatch.setenv("XDG_CONFIG_HOME", "/nonexistent")
     assert tiny(house).recipe.data.blend[0].path == "data/a"  # the schema's default of cluster.paths.data
 

@@ -81,7 +81,9 @@ class Place:
 
     def recipe(self, recipe: Recipe) -> str:
         path = self.folder / "recipe.yaml"
-        path.write_bytes(to_yaml(recipe.as_data()))
+        data = recipe.as_data()
+        del data["cluster"]  # a recipe chooses no site facts
+        path.write_bytes(to_yaml(data))
         return str(path)
 
 
