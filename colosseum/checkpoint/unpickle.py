@@ -65,6 +65,7 @@ FOREIGN = (
     | _names("megatron.core.optimizer.optimizer_config", "OptimizerConfig AdamOptimizerConfig")
     | _names("megatron.core.rerun_state_machine", "RerunDiagnostic RerunMode RerunState")
     | _names("megatron.core.transformer.enums", "AttnBackend AttnMaskType AttnType CudaGraphScope LayerType ModelType")
+    | _names("megatron.core.dist_checkpointing.strategies.torch", "MCoreMetadata MCoreSavePlan")
     | _names("signal", "Signals")
 )
 """What Megatron-LM and NeMo put in common.pt besides: options and counters of theirs."""
@@ -77,19 +78,22 @@ SCALING = _names(
 DEFAULT = PLAIN | ARRAYS | TENSORS | CHECKPOINT
 
 
-def load_pickle(source: bytes | BinaryIO, *, what: str, allow: Iterable[str] = DEFAULT) -> Any:
+def load_pickle(
+    source: bytes | BinaryIO, *, what: str, allow: Iterable[str] = DEFAULT, inert: Iterable[str] = ()
+) -> Any:
     """The object of a pickle.
 
     Args:
         source: its bytes, or a file at its beginning.
         what: the file as a sentence names it.
         allow: names it may hold, as ``module.name``; those of other lists here can be added to ``DEFAULT``.
+        inert: those of them that become an empty object: for who only wants to know whether all are allowed.
 
     Raises:
         RefusedInput: it holds another name, or cannot be read.
     """
     file = io.BytesIO(source) if isinstance(source, bytes) else source
-    return _told(what, lambda: _unpickler(what, frozenset(allow))(file).load())
+    return _told(what, lambda: _unpickler(what, frozenset(allow), frozenset(inert))(file).load())
 
 
 def load_torch(source: Path | bytes | BinaryIO, *, what: str = "", allow: Iterable[str] = DEFAULT) -> Any:
@@ -160,7 +164,16 @@ def _no_program(file: BinaryIO, what: str) -> None:
         raise RefusedInput(f"{what} is refused: it is an archive of code or of torch's oldest format, not of tensors")
 
 
-def _unpickler(what: str, allow: frozenset[str]) -> type[pickle._Unpickler]:
+class _Inert:
+    """Stands for an object that nobody looks at."""
+
+    def __new__(cls, *_: Any, **__: Any) -> _Inert:
+        return super().__new__(cls)
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+
+def _unpickler(what: str, allow: frozenset[str], inert: frozenset[str] = frozenset()) -> type[pickle._Unpickler]:
     class Listed(pickle._Unpickler):  # the one in Python: that in C cannot refuse to change a class
         dispatch: ClassVar[dict[int, Callable[[Any], None]]] = dict(pickle._Unpickler.dispatch)
 
@@ -168,6 +181,8 @@ def _unpickler(what: str, allow: frozenset[str]) -> type[pickle._Unpickler]:
             full = _today(module, name)
             if full not in allow:
                 raise RefusedInput(f"{what} names {module}.{name}, which is no data: it is refused and nothing was run")
+            if full in inert:
+                return _Inert
             return _REPLACED.get(full) or _imported(full)
 
         def load_build(self) -> None:

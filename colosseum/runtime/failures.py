@@ -54,7 +54,7 @@ def judge(error: BaseException) -> Verdict:
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         where = f" at {error.filename}" if error.filename else ""
         return Verdict(kind="crash", retry=False, reason=f"no space is left on the disk{where}: free some, then resume")
-    for cause in _causes(error):
+    for cause in causes_of(error):
         if cause is not error and isinstance(cause, OSError | RunFailure):
             return judge(cause)
     text = " ".join(str(error).split())[:500]
@@ -65,7 +65,7 @@ def judge(error: BaseException) -> Verdict:
     return Verdict(kind="crash", retry=True, reason=f"{type(error).__name__}: {text}" if text else type(error).__name__)
 
 
-def _causes(error: BaseException) -> list[BaseException]:
+def causes_of(error: BaseException) -> list[BaseException]:
     """The exception and those it came from; ``raise … from None`` says that it came from none."""
     found: list[BaseException] = []
     current: BaseException | None = error

@@ -16,7 +16,7 @@ from colosseum.errors import RefusedInput
 from colosseum.recipe.rules_base import Facts
 from colosseum.recipe.schema import Recipe
 from colosseum.rundir import AttemptDir, OutcomeKind, RunDir, checkpoint_folder, saved_steps
-from colosseum.runtime import data, device, loop, model, optimizer, parallel, saving
+from colosseum.runtime import data, device, loop, model, optimizer, parallel, reading, saving
 from colosseum.runtime.failures import ConfigFailure, exit_code, judge
 from colosseum.runtime.metrics import MetricsWriter
 from colosseum.runtime.probe import probe
@@ -91,6 +91,7 @@ def train(job: Job, recipe: Recipe, stop: StopSignal, *, predicted_step_s: float
     Args:
         predicted_step_s: of the plan, to stand beside what is measured.
     """
+    reading.guard()
     writer = MetricsWriter(job.run, job.number, tensorboard=True) if job.place.rank == 0 else None
     total_steps = Facts.of(recipe).total_steps or 0
     training = _build(recipe, total_steps)

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from megatron.core import dist_checkpointing, parallel_state, tensor_parallel
+from megatron.core.dist_checkpointing.core import CheckpointingException
 from megatron.core.dist_checkpointing.mapping import ShardedObject
 from megatron.core.dist_checkpointing.serialization import (
     get_default_load_sharded_strategy,
@@ -33,16 +34,18 @@ from megatron.core.dist_checkpointing.strategies.fully_parallel import (
     FullyParallelLoadStrategyWrapper,
     FullyParallelSaveStrategyWrapper,
 )
+from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint.api import CheckpointException
 
 from colosseum.checkpoint import folders
 from colosseum.checkpoint.metadata import CheckpointMetadata, Layout, ModelShape
+from colosseum.errors import RefusedInput
 from colosseum.recipe.hash import recipe_hash
 from colosseum.recipe.schema import Recipe
 from colosseum.rundir import RunDir, checkpoint_folder
-from colosseum.runtime import device, optimizer, parallel
+from colosseum.runtime import device, optimizer, parallel, reading
 from colosseum.runtime.data import Samples
-from colosseum.runtime.failures import ConfigFailure
+from colosseum.runtime.failures import ConfigFailure, causes_of
 from colosseum.runtime.model import unwrapped
 
 CONTENT = {"distrib_optim_sharding_type": "fully_reshardable", "chained_optim_avoid_prefix": True}
@@ -261,14 +264,22 @@ def _plain_errors(folder: Path) -> Iterator[None]:
         raise OSError(code, f"{os.strerror(code)} (rank {', '.join(map(str, error.failures))})", str(folder)) from error
 
 
+def _causes(error: BaseException) -> list[BaseException]:
+    """What it came from; torch's CheckpointException holds one of each rank, and others of its kind."""
+    if not isinstance(error, CheckpointException):
+        return causes_of(error)
+    return [cause for failure, _ in error.failures.values() for cause in _causes(failure)]
+
+
 @contextmanager
 def _damage_named(folder: Path) -> Iterator[None]:
     """A file that is no longer what was written is damage: starting again would end the same way."""
     try:
         yield
-    except (CheckpointException, pickle.UnpicklingError, EOFError) as error:
-        failures = error.failures.values() if isinstance(error, CheckpointException) else [(error, None)]
-        causes = [cause for cause, _ in failures]
+    except (CheckpointException, CheckpointingException, pickle.UnpicklingError, EOFError) as error:
+        causes = _causes(error)
+        if refused := next((cause for cause in causes if isinstance(cause, RefusedInput)), None):
+            raise ConfigFailure(str(refused)) from error
         damage = next((c for c in causes if isinstance(c, pickle.UnpicklingError | EOFError)), None)
         if damage is None:  # torch's CheckpointException is no Exception
             raise RuntimeError(f"{folder} could not be read: {causes[0]}") from causes[0]
@@ -318,11 +329,13 @@ def load(training: Training, folder: Path, what: tuple[str, ...]) -> State:
         # One replica reads and passes on: thousands of ranks do not all read the same files.
         group = parallel_state.get_data_parallel_group(with_context_parallel=True)
         strategy = FullyParallelLoadStrategyWrapper(strategy, group)
+    FileSystemReader(str(folder)).read_metadata()  # refuses plainly; inside the load, torch hides why
     with _damage_named(folder):
         found = dist_checkpointing.load(contents, str(folder), strategy)
     chunks = training.model
     with _scaling_state_allowed():
         for i, chunk in enumerate(chunks):
+            reading.check_scaling(found[_model_key(i, len(chunks))])
             unwrapped(chunk).load_state_dict(found[_model_key(i, len(chunks))], strict=False)
     if "optimizer" in what:
         rates = optimizer.rates(training.optimizer)
@@ -341,9 +354,9 @@ def load(training: Training, folder: Path, what: tuple[str, ...]) -> State:
 
 @contextmanager
 def _scaling_state_allowed() -> Iterator[None]:
-    """Lets Transformer Engine read what delayed scaling remembers: a pickle in the folder whose common.pt is one too.
+    """Lets Transformer Engine read what delayed scaling remembers: a pickle that `reading.check_scaling` has seen.
 
-    Whoever can write that folder could run code already; without the state the scales would begin anew.
+    Without it the scales would begin anew.
     """
     before = os.environ.get(PICKLED_SCALES)
     os.environ[PICKLED_SCALES] = "1"

@@ -10,6 +10,7 @@ import gc
 import json
 import sys
 import warnings
+from dataclasses import asdict
 from pathlib import Path
 
 warnings.filterwarnings("ignore")
@@ -23,6 +24,7 @@ def main(jobs_file: str) -> None:
     from colosseum.recipe.schema import Recipe
     from colosseum.rundir import RunDir
     from colosseum.runtime import job, parallel
+    from colosseum.runtime.failures import judge
     from colosseum.runtime.stopping import StopSignal
 
     place = parallel.Place.from_env()
@@ -36,7 +38,12 @@ def main(jobs_file: str) -> None:
         run = RunDir(Path(entry["run"]))
         attempt = run.attempt(0)
         attempt.root.mkdir(parents=True, exist_ok=True)
-        job.train(job.Job(run=run, attempt=attempt, number=0, place=place), recipe, StopSignal())
+        try:
+            job.train(job.Job(run=run, attempt=attempt, number=0, place=place), recipe, StopSignal())
+        except Exception as error:
+            if not entry["may_fail"]:
+                raise
+            (run.root / "failed.json").write_text(json.dumps(asdict(judge(error))))
         dist.barrier()
         parallel_state.destroy_model_parallel()
         gc.collect()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from colosseum.recipe.schema import Recipe
 from colosseum.rundir import RunDir, latest_rows
+from colosseum.runtime.failures import Verdict
 
 WORKER = Path(__file__).with_name("worker.py")
 TIMEOUT_S = 600
@@ -27,13 +28,22 @@ def train_all(runs: Mapping[str, Recipe], folder: Path) -> dict[str, dict[int, f
     return {name: losses(folder / name) for name in runs}
 
 
+def fail_all(runs: Mapping[str, Recipe], folder: Path) -> dict[str, Verdict | None]:
+    """Trains recipes of one rank that are expected to fail, in one process; how each ended, None = to its last step."""
+    _world(1, runs, folder, may_fail=True)
+    ends = {name: folder / name / "failed.json" for name in runs}
+    return {name: Verdict(**json.loads(path.read_text())) if path.exists() else None for name, path in ends.items()}
+
+
 def losses(run: Path) -> dict[int, float]:
     return {row["step"]: row["loss"] for row in latest_rows(RunDir(run).metrics, "train")}
 
 
-def _world(ranks: int, runs: Mapping[str, Recipe], folder: Path) -> None:
+def _world(ranks: int, runs: Mapping[str, Recipe], folder: Path, *, may_fail: bool = False) -> None:
     jobs = folder / f"jobs-{ranks}-{next(iter(runs)).replace('/', '-')}.json"
-    entries = [{"run": str(folder / name), "recipe": recipe.as_data()} for name, recipe in runs.items()]
+    entries = [
+        {"run": str(folder / name), "recipe": recipe.as_data(), "may_fail": may_fail} for name, recipe in runs.items()
+    ]
     jobs.write_text(json.dumps(entries))
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
