@@ -12,16 +12,15 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import torch.distributed as dist
-from megatron.core import parallel_state
 from megatron.core.datasets import helpers
 from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
 from megatron.core.datasets.indexed_dataset import IndexedDataset
@@ -33,12 +32,10 @@ from colosseum.data.indexed import read_dataset
 from colosseum.errors import RefusedInput
 from colosseum.recipe.schema import BlendEntry, Recipe
 from colosseum.runtime.failures import ConfigFailure, DataFailure
-from colosseum.runtime.parallel import zigzag_positions
+from colosseum.runtime.tasks.base import Batch, Part, Shown
 
 KEYS = ("tokens", "labels", "loss_mask", "position_ids")
-Name = Literal["train", "valid"]
 _SPLITS = {"train": Split.train, "valid": Split.valid}
-Batch = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,26 +96,53 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Samples:
-    """``size`` samples of a blend."""
+class BlendSamples:
+    """The samples of a blend: each one whole sequence."""
 
     sources: tuple[Source, ...]
     source_of: npt.NDArray[np.int16]
     """Source of each sample."""
     ordinals: npt.NDArray[np.int64]
     """Which of its source's samples each one is."""
+    seq_length: int
+
+    def __len__(self) -> int:
+        return len(self.source_of)
 
     def __getitem__(self, index: int) -> Batch:
         source = self.sources[int(self.source_of[index])]
         return source[int(self.ordinals[index])]
 
-    def tokens_by_source(self, first: int, last: int, seq_length: int) -> dict[str, int]:
-        """Tokens that samples ``first`` to ``last - 1`` take from each source."""
+    def batch(self, indices: Sequence[int], length: int) -> Batch:
+        rows = [self[index] for index in indices]
+        return {key: torch.stack([row[key] for row in rows]) for key in KEYS}
+
+    def length(self, first: int, count: int) -> int:
+        return self.seq_length
+
+    def tokens(self, first: int, last: int) -> int:
+        return (last - first) * self.seq_length
+
+    def tokens_by_source(self, first: int, last: int) -> dict[str, int]:
         counts = np.bincount(self.source_of[first:last], minlength=len(self.sources))
-        return {s.prefix: int(n) * seq_length for s, n in zip(self.sources, counts, strict=True)}
+        return {s.prefix: int(n) * self.seq_length for s, n in zip(self.sources, counts, strict=True)}
+
+    def shown(self, index: int) -> Shown:
+        sample = self[index]
+        masked = int((sample["loss_mask"] == 0).sum())
+        source = self.sources[int(self.source_of[index])].prefix
+        return Shown(source=source, ids=sample["tokens"].tolist(), masked=masked)
 
 
-def build(recipe: Recipe, name: Name, size: int, cache: Path) -> Samples:
+def sample_order(recipe: Recipe) -> str:
+    """Identity of the order of a blend's samples."""
+    data = recipe.data
+    blend = [(entry.path, entry.weight) for entry in data.blend]
+    order = json.dumps([blend, data.split, recipe.train.seed, recipe.batch.seq_length])
+    return hashlib.sha256(order.encode()).hexdigest()
+
+
+def build(recipe: Recipe, name: Part, size: int, cache: Path) -> BlendSamples:
     """The first ``size`` samples of the recipe's blend; all ranks call it, rank 0 writes what the others map.
 
     Raises:
@@ -141,10 +165,10 @@ def build(recipe: Recipe, name: Name, size: int, cache: Path) -> Samples:
         order = np.load(files[0], mmap_mode="r"), np.load(files[1], mmap_mode="r")
         counts = np.bincount(order[0], minlength=len(weights))
         sources = _sources(recipe, name, counts, words, cache)
-    return Samples(sources=sources, source_of=order[0], ordinals=order[1])
+    return BlendSamples(sources=sources, source_of=order[0], ordinals=order[1], seq_length=recipe.batch.seq_length)
 
 
-def _order_files(cache: Path, name: Name, weights: list[float], size: int) -> tuple[Path, Path]:
+def _order_files(cache: Path, name: Part, weights: list[float], size: int) -> tuple[Path, Path]:
     """Where a blend's order is kept: runs may share a cache, and blends of one size differ by their weights."""
     key = hashlib.sha256(json.dumps(weights).encode()).hexdigest()[:16]
     stem = f"blend-{name}-{size}-{key}"
@@ -166,14 +190,14 @@ def _blended(weights: list[float], size: int) -> tuple[npt.NDArray[np.int16], np
     return source_of, ordinals
 
 
-def _sources(recipe: Recipe, name: Name, counts: Any, words: Vocabulary, cache: Path) -> tuple[Source, ...]:
+def _sources(recipe: Recipe, name: Part, counts: Any, words: Vocabulary, cache: Path) -> tuple[Source, ...]:
     return tuple(
         _source(recipe, entry, name, int(count), words, cache)
         for entry, count in zip(recipe.data.blend, counts, strict=True)
     )
 
 
-def _source(recipe: Recipe, entry: BlendEntry, name: Name, count: int, words: Vocabulary, cache: Path) -> Source:
+def _source(recipe: Recipe, entry: BlendEntry, name: Part, count: int, words: Vocabulary, cache: Path) -> Source:
     seq_length = recipe.batch.seq_length
     try:
         lengths = read_dataset(Path(entry.path)).lengths
@@ -223,25 +247,3 @@ def _rank() -> int:
 def _barrier() -> None:
     if dist.is_initialized():
         dist.barrier()
-
-
-def microbatches(samples: Samples, first: int, count: int, mbs: int, *, dp: int, dp_rank: int) -> Iterator[Batch]:
-    """This rank's ``count`` microbatches of the step whose samples begin at ``first``: tensors ``[mbs, S]``.
-
-    Ranks of one replica see the same samples; under context parallelism each its own part of every sequence.
-    """
-    for number in range(count):
-        start = first + (number * dp + dp_rank) * mbs
-        rows = [samples[index] for index in range(start, start + mbs)]
-        batch = {key: torch.stack([row[key] for row in rows]) for key in KEYS}
-        yield _on_this_cp_rank(batch)
-
-
-def _on_this_cp_rank(batch: Batch) -> Batch:
-    """This rank's part of every sequence ``[mbs, S]`` → ``[mbs, S / C]``."""
-    ranks = parallel_state.get_context_parallel_world_size()
-    if ranks == 1:
-        return batch
-    length = batch["tokens"].size(1) // ranks
-    positions = zigzag_positions(length, parallel_state.get_context_parallel_rank(), ranks)
-    return {key: tensor[:, positions] for key, tensor in batch.items()}

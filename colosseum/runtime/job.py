@@ -16,11 +16,13 @@ from colosseum.errors import RefusedInput
 from colosseum.recipe.rules_base import Facts
 from colosseum.recipe.schema import Recipe
 from colosseum.rundir import AttemptDir, OutcomeKind, RunDir, checkpoint_folder, saved_steps
-from colosseum.runtime import data, device, loop, model, optimizer, parallel, reading, saving
+from colosseum.runtime import device, loop, model, optimizer, parallel, reading, saving
 from colosseum.runtime.failures import ConfigFailure, exit_code, judge
 from colosseum.runtime.metrics import MetricsWriter
 from colosseum.runtime.probe import probe
 from colosseum.runtime.stopping import StopSignal
+from colosseum.runtime.tasks import task_of
+from colosseum.runtime.tasks.base import Samples
 from colosseum.runtime.watchdog import Watchdog
 from colosseum.units import parse_duration_s
 
@@ -98,7 +100,7 @@ def train(job: Job, recipe: Recipe, stop: StopSignal, *, predicted_step_s: float
     saver = saving.Saver(job.run, job.number, recipe)
     state = _begin(job, training, saver, writer)
     job.step, job.last_saved_step = state.step, saver.last_saved_step
-    train, validation = _samples(job.run, recipe, state, total_steps)
+    train, validation = _samples(job.run, training, state, total_steps)
     if writer:
         writer.event("data_probe", state.step, **probe(recipe, train, state.consumed_samples))
     watchdog = Watchdog(job.attempt, job.place.rank, _hang_timeout_s(recipe), lambda: saver.last_saved_step)
@@ -139,20 +141,25 @@ def _build(recipe: Recipe, total_steps: int) -> saving.Training:
     wrapped = optimizer.wrap(recipe, config, chunks)
     adam = optimizer.build(recipe, config, wrapped)
     return saving.Training(
-        recipe=recipe, model=wrapped, optimizer=adam, schedule=optimizer.schedule(recipe, adam, total_steps)
+        recipe=recipe,
+        task=task_of(recipe),
+        model=wrapped,
+        optimizer=adam,
+        schedule=optimizer.schedule(recipe, adam, total_steps),
     )
 
 
 def _samples(
-    run: RunDir, recipe: Recipe, state: saving.State, total_steps: int
-) -> tuple[data.Samples, data.Samples | None]:
+    run: RunDir, training: saving.Training, state: saving.State, total_steps: int
+) -> tuple[Samples, Samples | None]:
     """Training samples to the last step, and those that each validation reads."""
+    recipe, task = training.recipe, training.task
     size = state.consumed_samples + (total_steps - state.step) * recipe.batch.gbs
     cache = Path(recipe.data.cache_dir) if recipe.data.cache_dir else run.data_cache
-    train = data.build(recipe, "train", size, cache)
+    train = task.samples("train", size, cache)
     if not recipe.train.val_steps:
         return train, None
-    return train, data.build(recipe, "valid", recipe.train.val_steps * recipe.batch.gbs, cache)
+    return train, task.samples("valid", recipe.train.val_steps * recipe.batch.gbs, cache)
 
 
 def _begin(job: Job, training: saving.Training, saver: saving.Saver, writer: MetricsWriter | None) -> saving.State:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,12 +13,15 @@ from megatron.core import parallel_state
 from colosseum.monitor.progress import progress_line
 from colosseum.planning.flops import Shape, model_flops_per_token
 from colosseum.recipe.schema import Recipe
-from colosseum.runtime import device, stability, steps
-from colosseum.runtime.data import Samples
+from colosseum.runtime import device, steps
 from colosseum.runtime.failures import NumericFailure
 from colosseum.runtime.metrics import MetricsWriter
 from colosseum.runtime.saving import Saver, State, Training
+from colosseum.runtime.stability.detect import LossWatch, dead_gradients, nonfinite_gradients
+from colosseum.runtime.stability.ladder import Measured, Stop, decide
+from colosseum.runtime.steps import Totals
 from colosseum.runtime.stopping import StopSignal
+from colosseum.runtime.tasks.base import Samples
 from colosseum.runtime.watchdog import Watchdog
 
 DEAD_CHECK_STEPS = 100
@@ -47,15 +49,21 @@ class Loop:
         return self.training.recipe
 
 
-@dataclass(slots=True)
-class StepFacts:
-    """Seconds of one step, and the learning rate it was made with."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """One optimizer step, the same on every rank but for the seconds."""
 
-    step_s: float
+    totals: Totals
+    grad_norm: float
+    skipped: bool
+    """The optimizer changed nothing."""
+    stop: bool
+    """Some rank was asked to save and leave."""
+    lr: float
+    tokens: int
     data_s: float
     forward_backward_s: float
     optimizer_s: float
-    lr: float
 
 
 def run(loop: Loop) -> bool:
@@ -65,84 +73,92 @@ def run(loop: Loop) -> bool:
         NumericFailure: a loss or gradient norm is not finite and ``stability.mode`` is act.
     """
     recipe, state = loop.recipe, loop.state
-    watch = stability.LossWatch()
+    watch = LossWatch()
     stopped = False
     before = device.wall_s()
     while state.step < loop.total_steps and not stopped:
         loop.watchdog.beat(state.step, "training")
-        loss, grad_norm, skipped, stopped, facts = _step(loop)
+        result = _step(loop)
+        stopped = result.stop
         now = device.wall_s()
-        facts.step_s, before = now - before, now
-        _check(loop, watch, loss, grad_norm)
+        step_s, before = now - before, now
+        _obey(loop, watch, result)
         if state.step % recipe.train.log_every_steps == 0:
-            _log(loop, loss, grad_norm, skipped, facts)
+            _log(loop, result, step_s)
         ended = state.step == loop.total_steps
-        if ended or state.step % recipe.train.val_every_steps == 0:
-            _validate(loop)
-        if stopped or ended or state.step % recipe.checkpoint.every_steps == 0:
+        saved = stopped or ended or state.step % recipe.checkpoint.every_steps == 0
+        # What is due to be saved is saved first: a validation may be long, and a job's time ends in it.
+        if saved:
             _save(loop)
+        if not stopped and (ended or state.step % recipe.train.val_every_steps == 0):
+            stopped = not _validate(loop)
+            if stopped and not saved:
+                _save(loop)
         loop.saver.finish(blocking=stopped or ended)
         _report_saves(loop)
         before += device.wall_s() - now  # validation and saving are no part of the next step
     return stopped and state.step < loop.total_steps
 
 
-def _step(loop: Loop) -> tuple[float, float, bool, bool, StepFacts]:
-    """One optimizer step: loss, gradient norm, whether it was skipped, whether to stop after it, and its facts."""
+def _step(loop: Loop) -> StepResult:
+    """One optimizer step."""
     training, state, recipe = loop.training, loop.state, loop.recipe
+    task, gbs, first = training.task, recipe.batch.gbs, state.consumed_samples
     clock = steps.Clock()
     start = device.mark()
     for chunk in training.model:
         chunk.zero_grad_buffer()
     training.optimizer.zero_grad()
-    total = steps.forward_backward(
-        recipe, training.model, loop.train, state.consumed_samples, forward_only=False, clock=clock
-    )
+    summed = steps.forward_backward(recipe, task, training.model, loop.train, first, forward_only=False, clock=clock)
     if state.step == 0 or (state.step + 1) % DEAD_CHECK_STEPS == 0:
         _report_dead(loop)
     middle = device.mark()
     updated, grad_norm, _ = training.optimizer.step()
     end = device.mark()
     # One reduction tells every rank the loss and whether any of them was asked to stop.
-    stop = float(loop.stop.after(state.step + 1))
-    shared = torch.cat([total, torch.tensor([stop], dtype=total.dtype, device=total.device)])
+    asked = torch.full((1,), float(loop.stop.after(state.step + 1)), dtype=summed.dtype, device=summed.device)
+    shared = torch.cat([summed, asked])
     dist.all_reduce(shared)
     lr = float(training.optimizer.param_groups[0]["lr"])
     if updated:
-        training.schedule.step(increment=recipe.batch.gbs)
-    state.advance(recipe.batch.gbs, recipe.batch.seq_length)
-    facts = StepFacts(
-        step_s=0.0,
+        training.schedule.step(increment=gbs)
+    tokens = loop.train.tokens(first, first + gbs)
+    state.advance(gbs, tokens)
+    return StepResult(
+        totals=steps.total(task, shared[:-1]),
+        grad_norm=float(grad_norm or 0.0),
+        skipped=not updated,
+        stop=bool(shared[-1] > 0),
+        lr=lr,
+        tokens=tokens,
         data_s=clock.data_s,
         forward_backward_s=device.seconds_between(start, middle),
         optimizer_s=device.seconds_between(middle, end),
-        lr=lr,
     )
-    return steps.mean_loss(shared), float(grad_norm or 0.0), not updated, bool(shared[2] > 0), facts
 
 
-def _check(loop: Loop, watch: stability.LossWatch, loss: float, grad_norm: float) -> None:
-    """Non-finite figures and spikes, as ``stability.mode`` says."""
-    mode, step = loop.recipe.stability.mode, loop.state.step
-    if mode == "off":
-        return
-    if not (math.isfinite(loss) and math.isfinite(grad_norm)):
-        what = "loss" if not math.isfinite(loss) else "gradient norm"
-        where = _where_not_finite(loop)
-        samples = f"samples {loop.state.consumed_samples - loop.recipe.batch.gbs} to {loop.state.consumed_samples - 1}"
-        sentence = f"the {what} of step {step} is not finite ({samples}); {where}"
-        if loop.writer:
-            loop.writer.event("not_finite", step, loss=loss, grad_norm=grad_norm, where=where)
-        if mode == "act":
-            raise NumericFailure(sentence)
-        return
-    if (spike := watch.update(step, loss)) and loop.writer:
-        loop.writer.event("loss_spike", step, loss=loss, expected=spike.expected, limit=spike.limit)
+def _obey(loop: Loop, watch: LossWatch, result: StepResult) -> None:
+    """Does what `stability.ladder` decides of a step."""
+    mode, state = loop.recipe.stability.mode, loop.state
+    measured = Measured(
+        step=state.step,
+        loss=result.totals.loss,
+        grad_norm=result.grad_norm,
+        first_sample=state.consumed_samples - loop.recipe.batch.gbs,
+        last_sample=state.consumed_samples - 1,
+    )
+    if mode != "off" and not measured.finite:
+        measured = replace(measured, where=_where_not_finite(loop))
+    action = decide(mode, watch, measured)
+    if loop.writer and action.event:
+        loop.writer.event(action.event.kind, state.step, **action.event.fields)
+    if isinstance(action, Stop):
+        raise NumericFailure(action.reason)
 
 
 def _where_not_finite(loop: Loop) -> str:
     """The first parameters whose gradients are broken, and the rank that has them."""
-    mine = stability.nonfinite_gradients(loop.training.model)
+    mine = nonfinite_gradients(loop.training.model)
     everyone: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, mine[:3])
     found = [(rank, names) for rank, names in enumerate(everyone) if names]
@@ -157,7 +173,7 @@ def _report_dead(loop: Loop) -> None:
     if loop.recipe.stability.mode == "off":
         return
     group = parallel_state.get_data_parallel_group(with_context_parallel=True)
-    mine = stability.dead_gradients(loop.training.model, group)
+    mine = dead_gradients(loop.training.model, group)
     everyone: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, mine)
     names = sorted({name for names in everyone for name in names})
@@ -165,35 +181,35 @@ def _report_dead(loop: Loop) -> None:
         loop.writer.event("dead_gradients", loop.state.step + 1, parameters=names[:20], count=len(names))
 
 
-def _log(loop: Loop, loss: float, grad_norm: float, skipped: bool, facts: StepFacts) -> None:
+def _log(loop: Loop, result: StepResult, step_s: float) -> None:
     recipe, state = loop.recipe, loop.state
     memory = _memory_by_stage(recipe)
     if loop.writer is None:
         return
-    tokens = recipe.batch.gbs * recipe.batch.seq_length
-    tokens_per_s = tokens / facts.step_s
+    tokens_per_s = result.tokens / step_s
     shape = Shape.of(recipe.model, recipe.batch.seq_length)
     per_token = model_flops_per_token(shape, recipe.batch.seq_length, causal=True)
     flops = tokens_per_s * per_token / recipe.resources.gpus
     row = loop.writer.row(
         "train",
         state.step,
-        loss=loss,
-        lr=facts.lr,
-        grad_norm=grad_norm,
+        loss=result.totals.loss,
+        lr=result.lr,
+        grad_norm=result.grad_norm,
         consumed_samples=state.consumed_samples,
         consumed_tokens=state.consumed_tokens,
-        step_time_s=facts.step_s,
+        step_time_s=step_s,
         predicted_step_time_s=loop.predicted_step_s,
-        data_time_s=facts.data_s,
-        forward_backward_time_s=facts.forward_backward_s,
-        optimizer_time_s=facts.optimizer_s,
+        data_time_s=result.data_s,
+        forward_backward_time_s=result.forward_backward_s,
+        optimizer_time_s=result.optimizer_s,
         tokens_per_s=tokens_per_s,
         model_tflops_per_gpu=flops / 1e12,
         # The peak of a CPU file is a round figure: a share of it would mean nothing.
         mfu=flops / recipe.hardware.peak_flops.bf16 if device.is_cuda() else None,
         memory_peak_bytes=memory,
-        skipped=skipped,
+        skipped=result.skipped,
+        **loop.training.task.metrics(result.totals.sums),
     )
     _say(progress_line(row))
 
@@ -206,21 +222,34 @@ def _memory_by_stage(recipe: Recipe) -> list[int]:
     return [int(peak) for peak in peaks]
 
 
-def _validate(loop: Loop) -> None:
+def _validate(loop: Loop) -> bool:
+    """False if any rank was asked to stop before the end: then nothing is written of it."""
     if loop.validation is None:
-        return
-    loop.watchdog.beat(loop.state.step, "validating")
+        return True
+    task, step = loop.training.task, loop.state.step
+
+    def go_on() -> bool:
+        loop.watchdog.beat(step, "validating")
+        asked = torch.full((1,), float(loop.stop.received), device=device.current())
+        dist.all_reduce(asked)
+        return not bool(asked > 0)
+
     start = device.wall_s()
-    loss = steps.validate(loop.recipe, loop.training.model, loop.validation)
+    totals = steps.validate(loop.recipe, task, loop.training.model, loop.validation, go_on)
+    if totals is None:
+        if loop.writer:
+            loop.writer.event("validation_stopped", step, reason="asked to stop")
+        return False
     if loop.writer:
         count = loop.recipe.train.val_steps * loop.recipe.batch.gbs
-        row = loop.writer.row("val", loop.state.step, loss=loss, samples=count, time_s=device.wall_s() - start)
-        _say(progress_line(row))
+        figures = {"loss": totals.loss, "samples": count, "time_s": device.wall_s() - start}
+        _say(progress_line(loop.writer.row("val", step, **figures, **task.metrics(totals.sums))))
+    return True
 
 
 def _save(loop: Loop) -> None:
     loop.watchdog.beat(loop.state.step, "saving")
-    loop.state.count(loop.train, loop.recipe.batch.seq_length)
+    loop.state.count(loop.train)
     loop.saver.save(loop.training, loop.state)
     if loop.writer:
         loop.writer.ledger(loop.state.step, loop.state.consumed_samples, dict(loop.state.tokens_by_source))

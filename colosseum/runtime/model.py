@@ -44,6 +44,7 @@ def transformer_config(recipe: Recipe) -> Any:
         pipeline_dtype=dtype,
         autocast_dtype=dtype,
         bf16=dtype is torch.bfloat16,
+        calculate_per_token_loss=True,
         deterministic_mode=recipe.train.deterministic and device.is_cuda(),
         **_layout(recipe),
         **_recompute(recipe),

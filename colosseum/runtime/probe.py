@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from colosseum.data.tokenizer import load_tokenizer
 from colosseum.recipe.schema import Recipe
-from colosseum.runtime.data import Samples
+from colosseum.runtime.tasks.base import Samples
 
 SHOWN_SAMPLES = 3
 SHOWN_CHARACTERS = 240
@@ -24,24 +22,16 @@ def probe(recipe: Recipe, samples: Samples, first: int) -> dict[str, Any]:
         ``samples``: source, the text (ids where the tokenizer is no tokenizer.json), tokens, and how many of them the
         loss does not count; ``shares``: of tokens by source over the next samples.
     """
-    last = min(first + SHOWN_SAMPLES, len(samples.source_of))
-    rows = []
     decode = _decoder(recipe)
-    for index in range(first, last):
-        sample = samples[index]
-        rows.append(
-            {
-                "sample": index,
-                "source": samples.sources[int(samples.source_of[index])].prefix,
-                "text": decode([int(token) for token in sample["tokens"][:SHOWN_CHARACTERS]])[:SHOWN_CHARACTERS],
-                "tokens": int(sample["tokens"].numel()),
-                "masked": int((sample["loss_mask"] == 0).sum()),
-            }
-        )
-    counts = np.bincount(samples.source_of[first : first + SHARES_OF], minlength=len(samples.sources))
-    total = max(1, int(counts.sum()))
-    shares = {source.prefix: round(int(n) / total, 4) for source, n in zip(samples.sources, counts, strict=True)}
-    return {"samples": rows, "shares": shares}
+    rows = []
+    for index in range(first, min(first + SHOWN_SAMPLES, len(samples))):
+        sample = samples.shown(index)
+        text = decode(sample.ids[:SHOWN_CHARACTERS])[:SHOWN_CHARACTERS]
+        row = {"sample": index, "source": sample.source, "text": text}
+        rows.append({**row, "tokens": len(sample.ids), "masked": sample.masked})
+    tokens = samples.tokens_by_source(first, min(first + SHARES_OF, len(samples)))
+    total = max(1, sum(tokens.values()))
+    return {"samples": rows, "shares": {source: round(n / total, 4) for source, n in tokens.items()}}
 
 
 def _decoder(recipe: Recipe) -> Any:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
-import json
 import os
 import pickle
 import queue
@@ -44,9 +42,9 @@ from colosseum.recipe.hash import recipe_hash
 from colosseum.recipe.schema import Recipe
 from colosseum.rundir import RunDir, checkpoint_folder
 from colosseum.runtime import device, optimizer, parallel, reading
-from colosseum.runtime.data import Samples
 from colosseum.runtime.failures import ConfigFailure, causes_of
 from colosseum.runtime.model import unwrapped
+from colosseum.runtime.tasks.base import Samples, Task
 
 CONTENT = {"distrib_optim_sharding_type": "fully_reshardable", "chained_optim_avoid_prefix": True}
 """megatron-core's format whose optimizer state any layout can read."""
@@ -75,15 +73,15 @@ class State:
     """The same by source, up to ``counted_samples``."""
     counted_samples: int = 0
 
-    def advance(self, gbs: int, seq_length: int) -> None:
+    def advance(self, samples: int, tokens: int) -> None:
         """One step more."""
         self.step += 1
-        self.consumed_samples += gbs
-        self.consumed_tokens += gbs * seq_length
+        self.consumed_samples += samples
+        self.consumed_tokens += tokens
 
-    def count(self, samples: Samples, seq_length: int) -> None:
+    def count(self, samples: Samples) -> None:
         """Brings ``tokens_by_source`` up to date."""
-        counts = samples.tokens_by_source(self.counted_samples, self.consumed_samples, seq_length)
+        counts = samples.tokens_by_source(self.counted_samples, self.consumed_samples)
         for source, tokens in counts.items():
             self.tokens_by_source[source] = self.tokens_by_source.get(source, 0) + tokens
         self.counted_samples = self.consumed_samples
@@ -94,6 +92,7 @@ class Training:
     """The objects whose state is saved."""
 
     recipe: Recipe
+    task: Task
     model: list[Any]
     optimizer: Any
     schedule: Any
@@ -102,14 +101,6 @@ class Training:
 def layout_of(recipe: Recipe) -> Layout:
     par = recipe.parallelism
     return Layout(tp=int(par.tp), pp=int(par.pp), vpp=int(par.vpp), cp=int(par.cp), dp=parallel.dp_size())
-
-
-def sample_order(recipe: Recipe) -> str:
-    """Identity of the order in which samples come (`runtime.data`): a position in one means nothing in another."""
-    data = recipe.data
-    blend = [(entry.path, entry.weight) for entry in data.blend]
-    order = json.dumps([blend, data.split, recipe.train.seed, recipe.batch.seq_length])
-    return hashlib.sha256(order.encode()).hexdigest()
 
 
 # --- state dictionaries ------------------------------------------------------------------------------------------
@@ -193,7 +184,7 @@ class Saver:
         if parallel_state.get_data_parallel_world_size(with_context_parallel=True) > 1:
             group = parallel_state.get_data_parallel_group(with_context_parallel=True)
             strategy = FullyParallelSaveStrategyWrapper(strategy, group)
-        metadata = self._metadata(training.recipe, state)
+        metadata = self._metadata(training, state)
         with _plain_errors(folder):
             request = dist_checkpointing.save(
                 contents,
@@ -233,7 +224,8 @@ class Saver:
         self.last_saved_step = step
         self.done.append((step, taken, sum(found.bytes for found in files.values())))
 
-    def _metadata(self, recipe: Recipe, state: State) -> CheckpointMetadata:
+    def _metadata(self, training: Training, state: State) -> CheckpointMetadata:
+        recipe = training.recipe
         return CheckpointMetadata(
             step=state.step,
             consumed_samples=state.consumed_samples,
@@ -244,7 +236,7 @@ class Saver:
             fp8=recipe.precision.fp8,
             sharded_optimizer=optimizer.is_sharded(recipe),
             tokens_by_source=dict(state.tokens_by_source),
-            sample_order=sample_order(recipe),
+            sample_order=training.task.sample_order(),
             recipe_hash=recipe_hash(recipe),
             run_id=self._run.root.name,
             versions=_versions(),
@@ -349,7 +341,7 @@ def load(training: Training, folder: Path, what: tuple[str, ...]) -> State:
         training.optimizer.reload_model_params()
     if "rng" in found:
         _restore_rng(found["rng"])
-    return _state(training.recipe, metadata, what)
+    return _state(training.task, metadata, what)
 
 
 @contextmanager
@@ -369,11 +361,11 @@ def _scaling_state_allowed() -> Iterator[None]:
             os.environ[PICKLED_SCALES] = before
 
 
-def _state(recipe: Recipe, metadata: CheckpointMetadata, what: tuple[str, ...]) -> State:
+def _state(task: Task, metadata: CheckpointMetadata, what: tuple[str, ...]) -> State:
     state = State(consumed_tokens=metadata.consumed_tokens, tokens_by_source=dict(metadata.tokens_by_source))
     if "optimizer" in what:
         state.step = metadata.step
-    if "data" in what and metadata.sample_order == sample_order(recipe):
+    if "data" in what and metadata.sample_order == task.sample_order():
         state.consumed_samples = state.counted_samples = metadata.consumed_samples
     return state
 

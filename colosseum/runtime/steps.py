@@ -1,9 +1,9 @@
-"""One optimizer step and one validation: forward and backward over microbatches, the loss of all ranks."""
+"""Forward and backward over the micro-batches of a step or a validation, and the sums of all ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,7 +13,8 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 
 from colosseum.recipe.schema import Recipe
 from colosseum.runtime import device, parallel
-from colosseum.runtime.data import Batch, Samples, microbatches
+from colosseum.runtime.model import unwrapped
+from colosseum.runtime.tasks.base import Batch, Samples, Sums, Task
 
 
 @dataclass(slots=True)
@@ -21,94 +22,139 @@ class Clock:
     """Seconds that a step spent waiting for data."""
 
     data_s: float = 0.0
-    marks: list[tuple[Any, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """A step's sums over all micro-batches and ranks, by name: ``loss``, ``count`` and the task's own."""
+
+    sums: dict[str, float]
+
+    @property
+    def loss(self) -> float:
+        """Mean over what counts: trained tokens, or pairs."""
+        return self.sums["loss"] / max(1.0, self.sums["count"])
 
 
 def forward_backward(
-    recipe: Recipe, model: list[Any], samples: Samples, first: int, *, forward_only: bool, clock: Clock
+    recipe: Recipe, task: Task, model: list[Any], samples: Samples, first: int, *, forward_only: bool, clock: Clock
 ) -> torch.Tensor:
-    """Runs this rank's microbatches of the step that begins at sample ``first``.
+    """Runs this rank's micro-batches of the step that begins at sample ``first``.
+
+    megatron-core sums gradients over micro-batches and ranks and divides them by the number that counts
+    (``calculate_per_token_loss``), so no layout changes what a step is the mean of.
 
     Returns:
-        On the last pipeline stage the mean loss over them and 1, elsewhere zeros: float64 ``[2]``, to be summed over
-        all ranks (`mean_loss`).
+        On the last pipeline stage this rank's sums (loss, count, the task's names), elsewhere zeros: float64, to be
+        added up over all ranks (`total`).
     """
     mbs, dp = int(recipe.batch.mbs), parallel.dp_size()
     count = recipe.batch.gbs // (mbs * dp)
+    length = samples.length(first, recipe.batch.gbs)
 
     def batches() -> Iterator[Batch]:
-        source = microbatches(samples, first, count, mbs, dp=dp, dp_rank=parallel.dp_rank())
-        while True:
+        for number in range(count):
             start = device.wall_s()
-            batch = next(source, None)
+            begin = first + (number * dp + parallel.dp_rank()) * mbs
+            batch = on_this_cp_rank(samples.batch(range(begin, begin + mbs), length))
             clock.data_s += device.wall_s() - start
-            if batch is None:
-                return
             yield device.to_device(batch)
 
     iterators = [batches() if _reads(chunk) else None for chunk in model]
-    losses = get_forward_backward_func()(
-        forward_step_func=_forward_step,
+    sums = get_forward_backward_func()(
+        forward_step_func=_forward_step(task),
         data_iterator=iterators if len(model) > 1 else iterators[0],
         model=model,
         num_microbatches=count,
-        seq_length=recipe.batch.seq_length,
-        micro_batch_size=mbs,
+        seq_length=length,
+        micro_batch_size=mbs * task.sequences_per_sample,
         forward_only=forward_only,
     )
-    total = torch.zeros(2, dtype=torch.float64, device=device.current())
+    found = torch.zeros(2 + len(task.names), dtype=torch.float64, device=device.current())
     if parallel.is_last_stage():
-        total[0] = torch.stack([sums[0] / sums[1].clamp(min=1) for sums in losses]).double().mean()
-        total[1] = 1
-    return total
+        for part in sums:
+            found += part.double()
+    return found
+
+
+def total(task: Task, summed: torch.Tensor) -> Totals:
+    """``forward_backward``'s result by name, after it was summed over all ranks.
+
+    Tensor-parallel ranks hold the same sums: loss and count are both their multiple.
+    """
+    shared = parallel_state.get_tensor_model_parallel_world_size()
+    values = [value / shared for value in summed.tolist()]
+    return Totals(dict(zip(("loss", "count", *task.names), values, strict=True)))
 
 
 def _reads(chunk: Any) -> bool:
     """Whether a model chunk needs the batch: the first for its tokens, the last for its labels."""
-    from colosseum.runtime.model import unwrapped
-
     gpt = unwrapped(chunk)
     return bool(gpt.pre_process or gpt.post_process)
 
 
-def _forward_step(iterator: Iterator[Batch] | None, chunk: Any) -> tuple[torch.Tensor, Callable[..., Any]]:
-    """megatron-core's forward step: output of the chunk, and the function that makes a loss of the last one's."""
-    if iterator is None:
-        return chunk(None, None, None), _no_loss
-    batch = next(iterator)
-    output = chunk(batch["tokens"], batch["position_ids"], None, labels=batch["labels"])
-    mask_BS = batch["loss_mask"].float()
+def _forward_step(task: Task) -> Callable[[Iterator[Batch] | None, Any], tuple[torch.Tensor, Callable[..., Any]]]:
+    """megatron-core's forward step: output of a chunk, and the function that makes sums of the last one's."""
 
-    def loss(losses_BS: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        total = (losses_BS.float() * mask_BS).sum()
-        # Cloned: the schedule divides the loss in place.
-        sums = torch.stack([total.detach().clone(), mask_BS.sum()])
-        if parallel_state.get_context_parallel_world_size() > 1:
-            dist.all_reduce(sums, group=parallel_state.get_context_parallel_group())
-        return total / sums[1].clamp(min=1), sums
+    def step(iterator: Iterator[Batch] | None, chunk: Any) -> tuple[torch.Tensor, Callable[..., Any]]:
+        if iterator is None:
+            return chunk(None, None, None), _no_loss
+        batch = next(iterator)
+        output = chunk(batch["tokens"], batch["position_ids"], None, labels=batch["labels"])
 
-    return output, loss
+        def loss(losses_BS: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+            sums = task.sums(losses_BS, batch)
+            return sums.loss, sums.count, _stacked(task, sums)
+
+        return output, loss
+
+    return step
+
+
+def _stacked(task: Task, sums: Sums) -> torch.Tensor:
+    # Cloned: the schedule may scale the loss in place.
+    parts = (sums.loss.detach().clone(), sums.count, *(sums.more[name].detach() for name in task.names))
+    return torch.stack([part.float() for part in parts])
 
 
 def _no_loss(output: torch.Tensor) -> Any:
     raise AssertionError("only the last chunk has a loss, and it reads batches")
 
 
-def mean_loss(total: torch.Tensor) -> float:
-    """Mean over data-parallel replicas of ``forward_backward``'s result, after it was summed over all ranks."""
-    return float(total[0] / total[1])
+def on_this_cp_rank(batch: Batch) -> Batch:
+    """This rank's part of every sequence: 2-D tensors ``[B, S]`` → ``[B, S / C]``."""
+    ranks = parallel_state.get_context_parallel_world_size()
+    if ranks == 1:
+        return batch
+    length = batch["tokens"].size(1) // ranks
+    positions = parallel.zigzag_positions(length, parallel_state.get_context_parallel_rank(), ranks)
+    return {key: tensor[:, positions] if tensor.dim() == 2 else tensor for key, tensor in batch.items()}
 
 
-def validate(recipe: Recipe, model: list[Any], samples: Samples) -> float:
-    """Mean loss of the first ``val_steps * gbs`` validation samples; the model is left as it was."""
+def validate(
+    recipe: Recipe, task: Task, model: list[Any], samples: Samples, go_on: Callable[[], bool]
+) -> Totals | None:
+    """Sums over the first ``val_steps * gbs`` validation samples; the model is left as it was.
+
+    Args:
+        go_on: called before each batch; must say the same on every rank.
+
+    Returns:
+        None if ``go_on`` said no.
+    """
     for chunk in model:
         chunk.eval()
-    total = torch.zeros(2, dtype=torch.float64, device=device.current())
+    found = torch.zeros(2 + len(task.names), dtype=torch.float64, device=device.current())
+    whole = True
     with torch.no_grad():
         for step in range(recipe.train.val_steps):
+            if not (whole := go_on()):
+                break
             first = step * recipe.batch.gbs
-            total += forward_backward(recipe, model, samples, first, forward_only=True, clock=Clock())
-    dist.all_reduce(total)
+            found += forward_backward(recipe, task, model, samples, first, forward_only=True, clock=Clock())
     for chunk in model:
         chunk.train()
-    return mean_loss(total)
+    if not whole:
+        return None
+    dist.all_reduce(found)
+    return total(task, found)

@@ -9,7 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from colosseum.runtime.stability import ENOUGH, LossWatch, nonfinite_gradients
+from colosseum.runtime.stability.detect import ENOUGH, LossWatch, nonfinite_gradients
+from colosseum.runtime.stability.ladder import Continue, Measured, Stop, decide
 
 
 def curve(steps: int) -> list[float]:
@@ -72,3 +73,31 @@ def test_a_broken_gradient_is_named_by_its_layer_of_the_whole_model() -> None:
     layers[1].weight.main_grad[0] = math.nan
     layers[10].weight.main_grad[1] = math.inf
     assert nonfinite_gradients([chunk]) == ["decoder.layers.47.weight", "decoder.layers.56.weight"]
+
+
+def measured(step: int, loss: float, grad_norm: float = 1.0) -> Measured:
+    return Measured(step=step, loss=loss, grad_norm=grad_norm, first_sample=8, last_sample=15, where="rank 3: w")
+
+
+def test_a_loss_that_is_not_finite_stops_a_run_that_acts_and_is_only_told_by_one_that_watches() -> None:
+    for bad in (measured(2, math.nan), measured(2, 1.0, math.inf)):
+        stop = decide("act", LossWatch(), bad)
+        assert isinstance(stop, Stop)
+        what = "loss" if math.isnan(bad.loss) else "gradient norm"
+        assert stop.reason == f"the {what} of step 2 is not finite (samples 8 to 15); rank 3: w"
+        told = decide("watch", LossWatch(), bad)
+        assert isinstance(told, Continue)
+        assert told.event == stop.event
+        assert stop.event.kind == "not_finite"
+        assert decide("off", LossWatch(), bad) == Continue()
+
+
+def test_a_spike_is_told_and_trained_through() -> None:
+    watch = LossWatch()
+    for step, loss in enumerate(curve(100), 1):
+        assert decide("act", watch, measured(step, loss)) == Continue()
+    action = decide("act", watch, measured(101, 5.0))
+    assert isinstance(action, Continue)
+    assert action.event is not None
+    assert action.event.kind == "loss_spike"
+    assert action.event.fields["loss"] == 5.0

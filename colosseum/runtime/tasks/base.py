@@ -1,0 +1,98 @@
+"""What a task gives the loop: its samples, its loss as sums, its metrics. Loop, saving and layouts name no task.
+
+Legend: B sequences of a micro-batch, S sequence (of this context-parallel rank).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+import torch
+
+Batch = dict[str, torch.Tensor]
+"""Tensors of a micro-batch. Always ``tokens``, ``labels``, ``position_ids`` ``[B, S]``; the others are the task's."""
+Part = Literal["train", "valid"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """One sequence of a sample."""
+
+    source: str
+    ids: list[int]
+    masked: int
+    """Targets that the loss does not count."""
+
+
+class Samples(Protocol):
+    """Samples in the order in which they are trained on."""
+
+    def batch(self, indices: Sequence[int], length: int) -> Batch:
+        """The micro-batch of these samples; each 2-D tensor is ``[B, length]``, before context parallelism cuts it."""
+        ...
+
+    def length(self, first: int, count: int) -> int:
+        """Tokens that every sequence of samples ``first`` to ``first + count - 1`` is padded to."""
+        ...
+
+    def tokens(self, first: int, last: int) -> int:
+        """Tokens that samples ``first`` to ``last - 1`` hold, padding not counted."""
+        ...
+
+    def tokens_by_source(self, first: int, last: int) -> dict[str, int]:
+        """The same by source."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def shown(self, index: int) -> Shown:
+        """A sample as the model sees it, for the data probe."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sums:
+    """What this rank's part of a micro-batch adds to its step.
+
+    Summed over micro-batches, replicas and context-parallel ranks; the step's loss is ``loss / count``.
+    """
+
+    loss: torch.Tensor
+    """Scalar with its graph."""
+    count: torch.Tensor
+    """Integer scalar: trained tokens, or pairs."""
+    more: dict[str, torch.Tensor]
+    """Scalars by the task's ``names``."""
+
+
+class Task(Protocol):
+    """One kind of training."""
+
+    names: tuple[str, ...]
+    """Sums that `metrics` reads, besides loss and count."""
+    sequences_per_sample: int
+    """A DPO sample is a pair."""
+
+    def samples(self, part: Part, size: int, cache: Path) -> Samples:
+        """``size`` samples for training, or those that each validation reads; every rank calls it.
+
+        Raises:
+            DataFailure: the data are missing, broken or too few.
+            ConfigFailure: the tokenizer does not fit.
+        """
+        ...
+
+    def sample_order(self) -> str:
+        """Identity of the order in which samples come: a position in one means nothing in another."""
+        ...
+
+    def sums(self, losses_BS: torch.Tensor, batch: Batch) -> Sums:
+        """The micro-batch's sums from the cross-entropy of each token."""
+        ...
+
+    def metrics(self, totals: dict[str, float]) -> dict[str, float]:
+        """The task's own fields of a metrics row, from a step's sums (``names`` and ``count``)."""
+        ...
