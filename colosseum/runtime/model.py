@@ -159,7 +159,51 @@ def _chunk(recipe: Recipe, config: Any, vp_stage: int | None) -> Any:
     )
     if device.is_cuda():
         gpt.cuda()
+    _leave_padding_out(gpt, model.vocab_size)
     return Float16Module(config, gpt) if recipe.precision.dtype == "bf16" else gpt
+
+
+class _NoPadding(torch.autograd.Function):  # type: ignore[misc]
+    """Logits whose columns from ``real`` on are the lowest number there is, in place.
+
+    They are 0 in any softmax, so the gradient that comes back for them is 0 already: nothing to do, no copy.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: torch.Tensor, real: int) -> torch.Tensor:
+        logits[..., real:] = torch.finfo(logits.dtype).min
+        ctx.mark_dirty(logits)
+        return logits
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradient, None
+
+
+def _leave_padding_out(gpt: Any, vocab_size: int) -> None:
+    """Rows that only fill the vocabulary up are zero, and no token: their number, which depends on tp, changes nothing.
+
+    Loss, log-probabilities and generation all read the output layer, so their logits are set there.
+    """
+    rank = int(parallel_state.get_tensor_model_parallel_rank())
+
+    def real_rows(rows: int) -> int:
+        return min(max(vocab_size - rank * rows, 0), rows)
+
+    tables = [gpt.embedding.word_embeddings] if gpt.pre_process else []
+    tables += [gpt.output_layer] if gpt.post_process else []
+    for table in tables:
+        if table.weight is not None:
+            with torch.no_grad():
+                table.weight[real_rows(table.weight.size(0)) :] = 0
+    if gpt.post_process:
+
+        def hook(_: Any, __: Any, output: tuple[torch.Tensor, Any]) -> tuple[torch.Tensor, Any]:
+            logits, bias = output
+            real = real_rows(logits.size(-1))
+            return (logits if real == logits.size(-1) else _NoPadding.apply(logits, real)), bias
+
+        gpt.output_layer.register_forward_hook(hook)
 
 
 def _layers(config: Any, vp_stage: int | None) -> Any:
