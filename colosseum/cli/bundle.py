@@ -10,7 +10,7 @@ import typer
 from colosseum.cli.output import Json, Runs, document, stdout
 
 app = typer.Typer(no_args_is_help=True)
-Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A bundle: the bundle/ of a run, or kept with --out.")]
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A bundle folder: RUN/bundle, or the one kept with --out.")]
 
 
 @app.callback()
@@ -20,7 +20,7 @@ def _group() -> None:
 
 @app.command()
 def verify(folder: Folder, as_json: Json = False) -> None:
-    """Prove that a bundle is as it was written: no file changed, added or missing."""
+    """Prove that a bundle is unchanged since it was written: no file changed, added or missing."""
     from colosseum.bundle import verify_bundle
     from colosseum.errors import RefusedInput, RunFailed
 
@@ -33,8 +33,8 @@ def verify(folder: Folder, as_json: Json = False) -> None:
             raise typer.Exit(RunFailed.exit_code)
         return
     if problems:
-        raise RunFailed(f"{folder} is not as it was written: " + "; ".join(problems))
-    stdout().print(f"{folder} is as it was written", markup=False)
+        raise RunFailed(f"{folder} has been changed since it was written: " + "; ".join(problems))
+    stdout().print(f"{folder} is unchanged since it was written", markup=False)
 
 
 @app.command()

@@ -28,7 +28,11 @@ _CPU_WORDS = ("precision=fp32", "fusion.rope=false", "fusion.cross_entropy=false
 
 Only = Annotated[
     str | None,
-    typer.Option("--only", metavar="KIND,…", help=f"Of {', '.join(KINDS)}. Default: all that the machine has."),
+    typer.Option(
+        "--only",
+        metavar="KIND,…",
+        help=f"Comma-separated kinds of measurement: {', '.join(KINDS)}. Default: all that this machine supports.",
+    ),
 ]
 From = Annotated[
     str | None,
@@ -37,15 +41,17 @@ From = Annotated[
 Measured = Annotated[
     Path | None,
     typer.Option(
-        "--measured", metavar="FILE", help="Fit what `python -m colosseum.runtime.measure FILE` wrote elsewhere."
+        "--measured",
+        metavar="FILE",
+        help="Fit the measurements that `python -m colosseum.runtime.measure FILE` wrote on another machine.",
     ),
 ]
 HardwareName = Annotated[
     str | None,
-    typer.Option("--hardware", metavar="NAME", help="Hardware file. Default: the one that suits the device."),
+    typer.Option("--hardware", metavar="NAME", help="Hardware file. Default: the one that matches the device."),
 ]
 Base = Annotated[
-    Path | None, typer.Option("--base", metavar="FILE", help="Calibration to begin from. Default: the shipped one.")
+    Path | None, typer.Option("--base", metavar="FILE", help="Calibration to start from. Default: the shipped one.")
 ]
 Out = Annotated[
     Path | None, typer.Option("--out", metavar="FILE", help="Default: calibration-<hardware>.yaml in this folder.")
@@ -73,11 +79,11 @@ def calibrate(
     rows: list[dict[str, Any]] = []
     if source is not None:
         if only is not None or hardware is not None or measured is not None:
-            raise RefusedInput("--from fits a run; --only, --measured and --hardware are for measuring")
+            raise RefusedInput("--from fits a run and cannot be combined with --only, --measured or --hardware")
         fitted = _from_run(source, runs, begin)
     elif measured is not None:
         if only is not None:
-            raise RefusedInput("--measured fits all of its file; --only is for measuring")
+            raise RefusedInput("--measured fits its whole file and cannot be combined with --only")
         fitted, rows = _fitted(_read(measured), hardware, begin)
     else:
         fitted, rows = _fitted(_measure(_kinds(only)), hardware, begin)
@@ -104,7 +110,7 @@ def _kinds(only: str | None) -> list[str]:
 
     kinds = list(KINDS) if only is None else [kind.strip() for kind in only.split(",")]
     if unknown := [kind for kind in kinds if kind not in KINDS]:
-        rule = "nothing of that name is measured"
+        rule = "there is no measurement of that name"
         raise RefusedInput([Fault(path="--only", value=unknown[0], rule=rule, nearest=KINDS, where="command line")])
     return kinds
 
@@ -115,7 +121,7 @@ def _measure(kinds: list[str]) -> Any:
 
     document = measure(kinds, note)
     if not document["rows"]:
-        raise EnvironmentFault("nothing was measured: collectives need several GPUs in this machine")
+        raise EnvironmentFault("nothing was measured: collectives need more than one GPU in this machine")
     return document
 
 
@@ -164,7 +170,7 @@ def _hardware_of(device: str) -> str:
     for word, name in _DEVICES.items():
         if word in device:
             return name
-    rule = f"no shipped hardware file suits {device}"
+    rule = f"no shipped hardware file matches {device}"
     raise RefusedInput([Fault(path="--hardware", value=None, rule=rule, nearest=tuple(_DEVICES.values()))])
 
 
@@ -185,7 +191,7 @@ def _from_run(source: str, runs: Path | None, base: Calibration | None) -> Fitte
         plan(recipe, begin),
         begin,
         name=f"{recipe.cluster.name}-{recipe.hardware.name}",
-        source=f"colosseum calibrate --from {run.root.name}, begun from {begin.name}",
+        source=f"colosseum calibrate --from {run.root.name}, starting from {begin.name}",
     )
 
 
@@ -223,4 +229,4 @@ def _show(fitted: Fitted, changed: dict[str, tuple[float, float]], target: Path)
     out.print(table)
     for kind, error in fitted.errors.items():
         out.print(f"{kind}: median error of the fit {error:.1%}", highlight=False)
-    out.print(f"written to {target}; use it: colosseum plan RECIPE --calibration {target}", soft_wrap=True)
+    out.print(f"wrote {target}; use it with: colosseum plan RECIPE --calibration {target}", soft_wrap=True)

@@ -19,8 +19,8 @@ File = Annotated[
         metavar="FILE [KEY=VALUE]...", help="A campaign's .yaml or a shipped one, then overrides of every stage."
     ),
 ]
-Begun = Annotated[str, typer.Argument(metavar="CAMPAIGN", help="The name of a campaign that was begun, or its folder.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Plan and compile every stage; start nothing.")]
+Begun = Annotated[str, typer.Argument(metavar="CAMPAIGN", help="Name of a started campaign, or its folder.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Plan and compile every stage without starting anything.")]
 
 
 @app.callback()
@@ -79,7 +79,7 @@ def _go_on(campaign: Campaign, as_json: bool, *, again: bool) -> None:
     else:
         campaign, submitted = submit(campaign, again=again)
         if not as_json:
-            say(f"submitted: {', '.join(submitted) or 'nothing, all stages are done or on their way'}")
+            say(f"submitted: {', '.join(submitted) or 'nothing, all stages are complete or already queued'}")
     _show(campaign, as_json)
 
 
@@ -103,7 +103,7 @@ def _run_here(campaign: Campaign) -> None:
             continue
         say(f"stage {stage.name}")
         if stage.source is not None and not (verdict := pass_through(place)).passed:
-            raise RunFailed(f"stage {stage.name} may not begin: {'; '.join(verdict.faults)}")
+            raise RunFailed(f"stage {stage.name} cannot start: {'; '.join(verdict.faults)}")
         bundle = read_bundle(place.bundle)
         scheduler = scheduler_of(bundle.recipe.cluster)
         report(place, start(place, bundle.recipe, scheduler), scheduler, bundle.recipe, bundle.manifest, as_json=False)

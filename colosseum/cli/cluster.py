@@ -50,8 +50,10 @@ def list_clusters(as_json: Json = False) -> None:
 @app.command()
 def check(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A cluster file.")],
-    job: Annotated[bool, typer.Option("--job", help="Also run a job of two nodes: shared folder, clocks.")] = False,
-    time_limit: Annotated[str, typer.Option("--time", help="Time limit that your jobs will ask for.")] = "4h",
+    job: Annotated[
+        bool, typer.Option("--job", help="Also run a two-node job that checks the shared folder and the clocks.")
+    ] = False,
+    time_limit: Annotated[str, typer.Option("--time", help="Time limit that your jobs will request.")] = "4h",
     as_json: Json = False,
 ) -> None:
     """Ask the cluster whether its file is right; from a login node."""
@@ -83,4 +85,4 @@ def check(
         table.add_row(marks[c.passed], c.name, Text(c.detail))
     stdout().print(table)
     if failed:
-        raise RunFailed(f"cluster {name} is not as its file says: {', '.join(failed)}")
+        raise RunFailed(f"cluster {name} does not match its file: {', '.join(failed)}")

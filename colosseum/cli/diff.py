@@ -16,7 +16,7 @@ Words = Annotated[
     list[str],
     typer.Argument(
         metavar="A B [KEY=VALUE]...",
-        help="Two recipes; overrides are laid over B. With A alone: A against A with the overrides.",
+        help="Two recipes; overrides apply to B. With A alone: A compared with A plus the overrides.",
         autocompletion=complete,
         show_default=False,
     ),
@@ -34,7 +34,7 @@ def diff(words: Words, cluster: Cluster = None, as_json: Json = False) -> None:
     if len(plain) == 1 and overrides:
         plain *= 2
     if len(plain) != 2:
-        raise RefusedInput("name two recipes A and B, or one and overrides to compare it with")
+        raise RefusedInput("give two recipes A and B, or one recipe and overrides to compare it with")
     first, second = load(plain[0], cluster=cluster), load(plain[1], overrides, cluster=cluster)
     warn(dict.fromkeys([*first.warnings, *second.warnings]))
     found = differences(first.recipe, second.recipe)

@@ -14,7 +14,7 @@ Words = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[RECIPE] [KEY=VALUE]...",
-        help="A recipe, to see which engines can run it and what keeps the others from it.",
+        help="A recipe: shows which engines can run it and why the others cannot.",
         autocompletion=complete,
         show_default=False,
     ),

@@ -52,9 +52,9 @@ def _split(words: list[str]) -> tuple[str, str | None, list[str]]:
 
     plain = [w for w in words if "=" not in w and not w.startswith("~")]
     if not plain:
-        raise RefusedInput("name a RECIPE: a shipped one (`colosseum recipes` lists them) or a file ending in .yaml")
+        raise RefusedInput("give a RECIPE: a shipped one (`colosseum recipes` lists them) or a file ending in .yaml")
     if len(plain) > 2:
-        rule = "one RECIPE and one KEY are enough"
+        rule = "give at most one RECIPE and one KEY"
         raise RefusedInput([Fault(path="", value=plain[2], rule=f"{plain[2]!r}: {rule}", where="command line")])
     return plain[0], plain[1] if len(plain) == 2 else None, [w for w in words if w not in plain]
 
@@ -146,12 +146,12 @@ def _show_one(doc: FieldDoc, loaded: Loaded, value: Any) -> None:
     if doc.meaning:
         row("meaning", doc.meaning)
     row("legal", doc.legal)
-    row("default", "none: it must be given" if doc.required else text_of(doc.default))
+    row("default", "no default: it must be given" if doc.required else text_of(doc.default))
     settings = loaded.origins.get(doc.path, ())
     for number, setting in enumerate(settings, 1):
         row("set by" if number == 1 else "", f"{number}. {setting.where}: {text_of(setting.value)}")
     if not settings:
-        row("set by", "nothing: the default holds")
+        row("set by", "not set: the default applies")
     kind = kind_of(doc.path)
     row("a change is", f"{kind}: {KINDS[kind]}")
     row("read by", READERS[doc.section])
@@ -167,9 +167,9 @@ def _cell(cell: str) -> str:
     if cell == "-":
         return "has no such setting"
     if cell == ".":
-        return "not its business"
+        return "not applicable"
     if cell.startswith("+"):
-        return f"{cell[1:]} (with + on the command line: the template lacks it)"
+        return f"{cell[1:]} (with + on the command line: not in the template)"
     return cell
 
 

@@ -96,7 +96,7 @@ def _bug(error: BaseException, as_json: bool) -> int:
         sys.stderr.write(text)
         where = "the traceback is above"
     else:
-        where = f"run it again with {DEBUG}=1 to see the traceback"
+        where = f"run the command again with {DEBUG}=1 to see the traceback"
         try:
             descriptor, path = tempfile.mkstemp(prefix="colosseum-bug-", suffix=".txt")
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:

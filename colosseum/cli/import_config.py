@@ -30,13 +30,16 @@ def import_config(
         typer.Argument(metavar="nemo1|megatron-args", help="What FILE holds.", show_default=False),
     ],
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A YAML, or arguments, also in a job script.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="FILE", help="A YAML file, or a file with arguments, such as a job script.", show_default=False
+        ),
     ],
-    out: Annotated[Path | None, typer.Option("--out", metavar="PATH", help="Write the recipe there.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="PATH", help="File to write the recipe to.")] = None,
     hardware: Annotated[str, typer.Option("--hardware", metavar="NAME", help="Hardware group.")] = "h100-sxm",
     as_json: Json = False,
 ) -> None:
-    """Read another tool's configuration into a recipe; misspelt, dead and unused keys are told.
+    """Read another tool's configuration into a recipe; misspelt, obsolete and unused keys are listed.
 
     The file is read and never run. The recipe is checked as any other; what it breaks comes out as warnings.
     """
@@ -99,7 +102,7 @@ def _write(out: Path, text: str) -> None:
         with out.open("x", encoding="utf-8") as stream:
             stream.write(text)
     except FileExistsError:
-        raise RefusedInput([Fault(path="--out", value=str(out), rule="is there already; name another")]) from None
+        raise RefusedInput([Fault(path="--out", value=str(out), rule="already exists; give another name")]) from None
     except OSError as error:
         raise EnvironmentFault(f"cannot write {out}: {error.strerror}") from error
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from colosseum.rundir import RunDir
 
 app = typer.Typer(no_args_is_help=True)
-Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, its name, or a part that only one name has.")]
+Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, its name, or a unique part of its name.")]
 POLL_S = 1.0
 ASK_EVERY_S = 10.0
 STYLES = {
@@ -34,12 +34,12 @@ STYLES = {
 
 @app.callback()
 def _group() -> None:
-    """Watch and steer runs that were started."""
+    """Monitor and control started runs."""
 
 
 @app.command("list")
 def list_jobs(
-    everything: Annotated[bool, typer.Option("--all", help="Also all that ended, not only the newest.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Show all ended runs, not only the newest.")] = False,
     cluster: Cluster = None,
     runs: Runs = None,
     as_json: Json = False,
@@ -73,7 +73,7 @@ def list_jobs(
         )
     wide().print(table)
     if hidden:
-        stdout().print(f"{hidden} older ones have ended: --all shows them")
+        stdout().print(f"{hidden} older ended runs are hidden: --all shows them")
 
 
 @app.command()
@@ -97,8 +97,8 @@ def status(run: Run, cluster: Cluster = None, runs: Runs = None, as_json: Json =
 @app.command()
 def logs(
     run: Run,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run has ended.")] = False,
-    rank: Annotated[int, typer.Option("--rank", min=0, help="Whose log, besides the job's.")] = 0,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the logs until the run ends.")] = False,
+    rank: Annotated[int, typer.Option("--rank", min=0, help="Rank whose log is shown, besides the job's log.")] = 0,
     attempt: Annotated[int | None, typer.Option("--attempt", min=0, help="Default: the newest.")] = None,
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Last lines of each file.")] = 50,
     cluster: Cluster = None,
@@ -128,12 +128,12 @@ def logs(
 
 @app.command()
 def cancel(run: Run, cluster: Cluster = None, runs: Runs = None) -> None:
-    """End a run's job. Its ranks are told to save; what they do not save in the scheduler's grace is lost."""
+    """Cancel a run's job. Its ranks save first, within the scheduler's grace time."""
     from colosseum.launch import jobs
 
     job = jobs.cancel(_pick(run, runs, cluster))
     say(f"cancelled job {job.submission.job_id} of {job.run.root.name}, saved at step {job.standing.saved_step}")
-    say(f"to go on: colosseum jobs requeue {job.run.root.name}")
+    say(f"to resume: colosseum jobs requeue {job.run.root.name}")
 
 
 @app.command()
@@ -144,7 +144,7 @@ def requeue(run: Run, cluster: Cluster = None, runs: Runs = None) -> None:
     place = _pick(run, runs, cluster)
     submission = jobs.requeue(place)
     if submission is None:
-        say(f"{place.root.name} saves, ends and starts again")
+        say(f"{place.root.name} saves, stops and restarts")
     else:
         say(f"submitted as job {submission.job_id}")
 
@@ -169,14 +169,14 @@ def history(run: Run, cluster: Cluster = None, runs: Runs = None, as_json: Json 
     for a in attempts:
         began = "" if a.began_unix_s is None else time.strftime("%m-%d %H:%M:%S", time.gmtime(a.began_unix_s))
         figures = [f"{a.from_step:,}", *("" if n is None else f"{n:,}" for n in (a.last_step, a.lost_steps))]
-        ended = (a.kind or "left no word").replace("_", " ")
+        ended = (a.kind or "wrote no outcome.json").replace("_", " ")
         table.add_row(str(a.number), a.job_id, Text(a.nodes), began, *figures, ended, Text(a.reason))
     wide().print(table)
 
 
 @app.command()
 def sweep(
-    name: Annotated[str, typer.Argument(metavar="SWEEP", help="The name of a sweep that was begun, or its folder.")],
+    name: Annotated[str, typer.Argument(metavar="SWEEP", help="Name of a started sweep, or its folder.")],
     cluster: Cluster = None,
     runs: Runs = None,
     as_json: Json = False,

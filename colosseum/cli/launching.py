@@ -101,7 +101,7 @@ def report(
         raise typer.Exit(RunFailed.exit_code)
     if outcome is not None and outcome["kind"] == "saved":
         progress.say(f"stopped at step {outcome['step']}, saved at {outcome['last_saved_step']}")
-        progress.say(f"to continue: {again}")
+        progress.say(f"to resume: {again}")
         raise typer.Exit(EXIT_INTERRUPTED)
     progress.say(f"complete at step {outcome['step'] if outcome else '?'}: {run.root}")
 
@@ -162,7 +162,7 @@ def _failure(run: RunDir, submission: Submission, outcome: Mapping[str, Any] | N
     log = attempt.rank_log(outcome["rank"] or 0)
     text = f"{outcome['kind'].replace('_', ' ')} at step {outcome['step']}: {outcome['reason']}"
     if outcome["retry"]:
-        text += f"\nto try again from step {outcome['last_saved_step'] or 0}: {again}"
+        text += f"\nto retry from step {outcome['last_saved_step'] or 0}: {again}"
     return f"{text}\n{_tail(log)}"
 
 

@@ -36,27 +36,37 @@ class Verb:
 
 VERBS = (
     Verb("recipes", "colosseum.cli.recipes:recipes", "List the shipped recipes.", RECIPES),
-    Verb("show", "colosseum.cli.recipes:show", "Print a recipe with every value filled in.", RECIPES),
-    Verb("validate", "colosseum.cli.recipes:validate", "Check a recipe; all faults come at once.", RECIPES),
-    Verb("explain", "colosseum.cli.explain:explain", "Where a value comes from; its name elsewhere.", RECIPES),
+    Verb("show", "colosseum.cli.recipes:show", "Print a recipe with all values resolved.", RECIPES),
+    Verb("validate", "colosseum.cli.recipes:validate", "Check a recipe; reports all errors at once.", RECIPES),
+    Verb(
+        "explain",
+        "colosseum.cli.explain:explain",
+        "Show where a value comes from and its name in each engine.",
+        RECIPES,
+    ),
     Verb("diff", "colosseum.cli.diff:diff", "Compare two recipes.", RECIPES),
     Verb("plan", "colosseum.cli.plan:plan", "Choose a layout; predict memory, time and cost.", RECIPES),
-    Verb("engines", "colosseum.cli.engines:engines", "List the training stacks and what each can run.", RECIPES),
+    Verb("engines", "colosseum.cli.engines:engines", "List the training engines and what each can run.", RECIPES),
     Verb(
         "import-config",
         "colosseum.cli.import_config:import_config",
         "Read a NeMo or Megatron-LM configuration.",
         RECIPES,
     ),
-    Verb("schema", "colosseum.cli.schema:schema", "Print the JSON Schema of recipe files, for editors.", RECIPES),
+    Verb("schema", "colosseum.cli.schema:schema", "Print the JSON Schema of recipe files (for editors).", RECIPES),
     Verb("train", "colosseum.cli.train:train_app", "Continue pretraining a model.", RUNS),
     Verb("align", "colosseum.cli.train:align_app", "Fine-tune a model: SFT, DPO.", RUNS),
-    Verb("rehearse", "colosseum.cli.rehearse:rehearse", "Try a recipe small on this machine's CPU.", RUNS),
+    Verb("rehearse", "colosseum.cli.rehearse:rehearse", "Run a small version of a recipe on this machine's CPU.", RUNS),
     Verb("bundle", "colosseum.cli.bundle:app", "Verify or replay a launch bundle.", RUNS),
-    Verb("jobs", "colosseum.cli.jobs:app", "Watch, stop and restart runs.", RUNS),
-    Verb("campaign", "colosseum.cli.campaign:app", "Run stages one after the other.", RUNS),
-    Verb("calibrate", "colosseum.cli.calibrate:calibrate", "Measure this machine, or fit a run, for plans.", MACHINES),
-    Verb("cluster", "colosseum.cli.cluster:app", "List the clusters you can run on.", MACHINES),
+    Verb("jobs", "colosseum.cli.jobs:app", "Monitor, stop and restart runs.", RUNS),
+    Verb("campaign", "colosseum.cli.campaign:app", "Run several stages in sequence.", RUNS),
+    Verb(
+        "calibrate",
+        "colosseum.cli.calibrate:calibrate",
+        "Measure this machine, or fit a run, for accurate plans.",
+        MACHINES,
+    ),
+    Verb("cluster", "colosseum.cli.cluster:app", "List and check clusters.", MACHINES),
     Verb("data", "colosseum.cli.data:app", "Prepare and check training data.", DATA),
 )
 
@@ -104,7 +114,7 @@ def _top(
 ) -> None:
     """Declarative training recipes for large language models.
 
-    A recipe is checked, planned, written as a launch bundle and run: on this machine or on a Slurm cluster.
+    A recipe is checked, planned, compiled into a launch bundle and run, on this machine or on a Slurm cluster.
     """
 
 

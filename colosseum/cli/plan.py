@@ -51,10 +51,13 @@ def plan(
     words: RecipeWords,
     gpus: Annotated[
         str | None,
-        typer.Option("--gpus", metavar="N[,M]...", help="Plan for N GPUs; several: a table of how the job scales."),
+        typer.Option("--gpus", metavar="N[,M]...", help="Plan for N GPUs; several values give a scaling table."),
     ] = None,
-    top: Annotated[int, typer.Option("--top", min=0, max=1000, help="How many other layouts to explain.")] = 5,
-    free: Annotated[bool, typer.Option("--free", help="Leave the layout to the planner, whatever is fixed.")] = False,
+    top: Annotated[int, typer.Option("--top", min=0, max=1000, help="Number of other layouts to explain.")] = 5,
+    free: Annotated[
+        bool,
+        typer.Option("--free", help="Let the planner choose the whole layout, also the fields that the recipe fixes."),
+    ] = False,
     batch: Annotated[
         Path | None,
         typer.Option(
@@ -79,7 +82,7 @@ def plan(
     counts = _counts(gpus)
     if batch is not None:
         if counts:
-            raise RefusedInput("--batch and --gpus exclude each other: put resources.gpus=N among the overrides")
+            raise RefusedInput("--batch cannot be combined with --gpus: put resources.gpus=N in the overrides")
         _batch(task, batch)
     elif len(counts) > 1:
         _scaling(task, counts, as_json)
@@ -132,7 +135,7 @@ def _counts(text: str | None) -> list[int]:
     """
     words = [] if text is None else [w.strip() for w in text.split(",")]
     if any(not w.isascii() or not w.isdigit() or not 0 < int(w[:12]) <= 10**7 for w in words) or len(words) > 100:
-        rule = "a number of GPUs, or up to 100 of them with commas between, such as 64,512,2880"
+        rule = "must be a number of GPUs, or up to 100 numbers separated by commas, such as 64,512,2880"
         raise RefusedInput([Fault(path="--gpus", value=text, rule=rule, where="command line")])
     return [int(w) for w in words]
 
@@ -167,7 +170,7 @@ def _show_ways(recipe: Recipe, ways: Sequence[Way]) -> None:
     from colosseum.planning.nearmiss import idle_nodes
 
     console = stdout()
-    console.print("This recipe is illegal. Legal ones near it, most tokens a day first:")
+    console.print("This recipe is not valid. Nearest valid ones, most tokens per day first:")
     for way in ways:
         console.print(f"  {way.sentence()}", markup=False)
     if sentence := idle_nodes(recipe):

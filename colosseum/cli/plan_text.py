@@ -48,8 +48,8 @@ def heading_rows(shown: str, recipe: Recipe, plan: Plan) -> Rows:
         ("layout", f"{short_layout(layout)}, recompute {_recompute(layout)}"),
         (
             "batch",
-            f"{batch.gbs:,} {unit} of {batch.seq_length:,} tokens a step: "
-            f"{layout.microbatches} microbatch{'es' * (layout.microbatches > 1)} of {layout.mbs}",
+            f"{batch.gbs:,} {unit} of {batch.seq_length:,} tokens per step: "
+            f"{layout.microbatches} micro-batch{'es' * (layout.microbatches > 1)} of {layout.mbs}",
         ),
         ("length", length(recipe)),
     ]
@@ -98,10 +98,10 @@ def prediction_rows(plan: Plan) -> Rows:
         rows.append(("step time", format_duration(plan.step_time_s) + spread))
     if plan.model_tflops_per_gpu is not None:
         mfu = "" if plan.mfu is None else f", {plan.mfu.causal:.1%} MFU"
-        rows.append(("speed", f"{plan.model_tflops_per_gpu.causal:.0f} TFLOP/s a GPU{mfu}"))
+        rows.append(("speed", f"{plan.model_tflops_per_gpu.causal:.0f} TFLOP/s per GPU{mfu}"))
     if plan.memory is not None:
         filled = plan.memory.device_bytes or plan.memory.peak_bytes
-        rows.append(("memory", f"{format_bytes(filled)} of {format_bytes(plan.memory.usable_bytes)} a rank"))
+        rows.append(("memory", f"{format_bytes(filled)} of {format_bytes(plan.memory.usable_bytes)} per rank"))
     if plan.days is not None:
         rows.append(
             ("time", f"{plan.days:.1f} days" + ("" if plan.gpu_hours is None else f", {plan.gpu_hours:,.0f} GPU hours"))
@@ -190,10 +190,10 @@ def _memory(console: Console, memory: Memory) -> None:
     table.add_row("usable", _gib(usable), "100.0%", _bar(0, usable, whole))
     console.print(table)
     if memory.host_bytes_per_node:
-        console.print(f"Host memory a node for the reference policy: {format_bytes(memory.host_bytes_per_node)}.")
+        console.print(f"Host memory per node for the reference policy: {format_bytes(memory.host_bytes_per_node)}.")
     if len(stages) == 1:
         return
-    _title(console, "Memory by pipeline stage, GiB a rank")
+    _title(console, "Memory by pipeline stage, GiB per rank")
     table = _columns("stage", "weights", "grads", "optim", "activ", "logits", "work", "context", "total", "left")
     for i in _told(len(stages), fullest):
         parts = [_gib(_part(stages[i], name)) for name in COMPONENTS]
@@ -222,7 +222,7 @@ def _time(console: Console, recipe: Recipe, plan: Plan) -> None:
     step = plan.step_time_s
     if step is None or plan.mfu is None or plan.model_tflops_per_gpu is None or plan.tokens_per_s_per_gpu is None:
         return
-    _title(console, "Time of a step")
+    _title(console, "Time per step")
     table = _columns("", "s", "share")
     table.add_column("")
     at = 0.0
@@ -241,9 +241,9 @@ def _time(console: Console, recipe: Recipe, plan: Plan) -> None:
         ("MFU", f"{mfu.causal:.1%} causal attention, {mfu.full:.1%} full attention"),
         (
             "",
-            f"{tflops.causal:.0f} and {tflops.full:.0f} model TFLOP/s a GPU, of {peak}",
+            f"{tflops.causal:.0f} and {tflops.full:.0f} model TFLOP/s per GPU, of {peak}",
         ),
-        ("tokens", f"{rate:,.0f} /s a GPU, {format_count(every)} /s in all, {format_count(every * 86400)} a day"),
+        ("tokens", f"{rate:,.0f} /s per GPU, {format_count(every)} /s in total, {format_count(every * 86400)} per day"),
     ]
     if plan.days is not None and plan.gpu_hours is not None:
         short, long = plan.days * low / step, plan.days * high / step
@@ -273,9 +273,9 @@ def _disk(console: Console, recipe: Recipe, plan: Plan) -> None:
     rows.append(("cadence", every))
     if disk.advised_every_steps is not None and plan.step_time_s is not None:
         between = format_duration(disk.advised_every_steps * plan.step_time_s)
-        rows.append(("", f"best for this cluster's failures: every {disk.advised_every_steps:,} steps = {between}"))
+        rows.append(("", f"best for this cluster's failure rate: every {disk.advised_every_steps:,} steps = {between}"))
     if disk.goodput is not None:
-        rows.append(("goodput", f"{disk.goodput:.1%} of the time goes into steps that count"))
+        rows.append(("goodput", f"{disk.goodput:.1%} of the time trains new steps"))
     elif plan.step_time_s is not None:
         known = {
             "cluster.node_mtbf_hours": recipe.cluster.node_mtbf_hours,

@@ -36,7 +36,7 @@ def show(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Print a recipe with every value filled in."""
+    """Print a recipe with all values resolved."""
     from colosseum.bundle import to_yaml
     from colosseum.errors import Fault, RefusedInput
     from colosseum.recipe.load import load

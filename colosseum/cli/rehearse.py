@@ -13,7 +13,7 @@ from colosseum.cli.words import RecipeWords, recipe_and_overrides
 if TYPE_CHECKING:
     from colosseum.launch.rehearsal import Rehearsal
 
-Ranks = Annotated[int, typer.Option("--ranks", metavar="N", help="Processes to use, 2 to 8.")]
+Ranks = Annotated[int, typer.Option("--ranks", metavar="N", help="Number of processes, 2 to 8.")]
 _STYLES = {"kept": "green", "scaled": "yellow", "dropped": "red"}
 
 

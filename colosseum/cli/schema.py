@@ -7,7 +7,7 @@ import sys
 
 
 def schema() -> None:
-    """Print the JSON Schema of recipe files, for editors.
+    """Print the JSON Schema of recipe files (for editors).
 
     Save it (colosseum schema > recipe.schema.json) and name it in a recipe's first line:
     # yaml-language-server: $schema=recipe.schema.json

@@ -105,7 +105,7 @@ def launch_sweep(request: Request, words: Sequence[str], at_once: int | None, as
         note(f"error: {failure}")  # stdout has its document
         raise typer.Exit(RunFailed.exit_code)
     if stopped:
-        note("stopped; the same command goes on with what is not complete")
+        note("stopped; the same command resumes the runs that are not complete")
         raise typer.Exit(EXIT_INTERRUPTED)
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Stage = Annotated[
     str | None,
-    typer.Option("--stage", metavar="NAME", help="cpt: bf16-4k, expand-16k or fp8; debug: a tiny one on CPU."),
+    typer.Option("--stage", metavar="NAME", help="cpt: bf16-4k, expand-16k or fp8; debug: a tiny model on the CPU."),
 ]
 Family = Annotated[
     str | None, typer.Option("--family", metavar="NAME", help="Folder of shipped recipes. Default: colosseum-355b.")
@@ -26,11 +26,11 @@ From = Annotated[
     typer.Option(
         "--from",
         metavar="RUN[@STEP]",
-        help="Begin from a run's checkpoint, with the recipe named here or else with that run's own. "
-        "With neither recipe nor overrides: continue that very run.",
+        help="Start from a run's checkpoint, with the recipe given here or else that run's own. "
+        "Without recipe and overrides: resume that run in its own folder.",
     ),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print plan and job script; start nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print plan and job script without starting anything.")]
 Out = Annotated[
     Path | None, typer.Option("--out", metavar="DIR", help="With --dry-run: keep the launch bundle in this new folder.")
 ]
@@ -38,7 +38,7 @@ Shakedown = Annotated[
     bool,
     typer.Option(
         "--shakedown",
-        help="First 20 steps of the job on as few GPUs as hold it, saved and resumed; if they pass, the job.",
+        help="Smoke test first: 20 steps on the fewest GPUs that fit, with a save and a resume; then the job.",
     ),
 ]
 Sweep = Annotated[
@@ -46,7 +46,7 @@ Sweep = Annotated[
     typer.Option(
         "--sweep",
         metavar="KEY=A,B,C",
-        help="One run for each value, as one job array; several --sweep: each with each. `colosseum jobs sweep` "
+        help="One run per value, as one job array; repeat --sweep to run every combination. `colosseum jobs sweep` "
         "compares them.",
     ),
 ]
@@ -56,14 +56,14 @@ AtOnce = Annotated[
         "--at-once",
         metavar="K",
         min=1,
-        help="Runs of a --sweep that go at the same time. Default: all that Slurm has room for; on this machine, 1.",
+        help="Number of runs of a --sweep at the same time. Default: no limit on Slurm; 1 on this machine.",
     ),
 ]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say on stderr where the seconds went.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print on stderr how long each part took.")]
 
 RehearseFirst = Annotated[
     bool,
-    typer.Option("--rehearse-first", help="Start only what `colosseum rehearse` has passed, with the same recipe."),
+    typer.Option("--rehearse-first", help="Start only if `colosseum rehearse` has passed with the same recipe."),
 ]
 
 train_app = typer.Typer(no_args_is_help=True)
@@ -115,21 +115,21 @@ def _command(kind: str) -> Callable[..., None]:
         start_reading(verbose)
         if sweep:
             if out is not None or shakedown or rehearse_first:
-                raise RefusedInput("--sweep starts many runs: leave out --out, --shakedown and --rehearse-first")
+                raise RefusedInput("--sweep cannot be combined with --out, --shakedown or --rehearse-first")
             from colosseum.cli.sweep import launch_sweep
 
             launch_sweep(request, sweep, at_once, as_json, dry_run=dry_run)
             return
         if at_once is not None:
-            raise RefusedInput("--at-once is for the runs of a --sweep")
+            raise RefusedInput("--at-once needs --sweep")
         _run(request, dry_run, out, shakedown, rehearse_first, as_json)
 
     return command
 
 
 train_app.command("cpt", help="Continue pretraining on a blend of token streams.")(_command("cpt"))
-align_app.command("sft", help="Supervised fine-tuning; the loss counts answers only.")(_command("sft"))
-align_app.command("dpo", help="Direct preference optimisation on pairs of answers.")(_command("dpo"))
+align_app.command("sft", help="Supervised fine-tuning; loss on the answers only.")(_command("sft"))
+align_app.command("dpo", help="Direct preference optimisation on preference pairs.")(_command("dpo"))
 
 
 def _run(
@@ -140,23 +140,21 @@ def _run(
     from colosseum.launch.stopwatch import part
 
     if out is not None and not dry_run:
-        raise RefusedInput("--out keeps the bundle of a --dry-run; a launch keeps its own in the run folder")
+        raise RefusedInput("--out needs --dry-run; a launch keeps its bundle in the run folder")
     with part("compile"):
         asked = read(request, Path.cwd())
     if dry_run:
         from colosseum.cli.dry_run import show
 
         if isinstance(asked, Continued):
-            raise RefusedInput(
-                "a run that is continued keeps its bundle: there is nothing to plan; leave --dry-run out"
-            )
+            raise RefusedInput("--dry-run cannot be combined with resuming a run: it keeps its bundle and plan")
         show(asked, out, as_json)
         return
     from colosseum.cli.launching import continue_run, launch_new
 
     if isinstance(asked, Continued):
         if shakedown:
-            raise RefusedInput("a run that is continued has been shaken down: leave --shakedown out")
+            raise RefusedInput("--shakedown cannot be combined with resuming a run")
         continue_run(asked, as_json)
     else:
         if rehearse_first:
@@ -171,5 +169,5 @@ def _require_rehearsal(asked: NewRun) -> None:
     if not passed_rehearsal(asked.compiled.recipe, asked.runs):
         raise RefusedInput(
             f"no rehearsal of this recipe has passed under {asked.runs}: colosseum rehearse {asked.shown} "
-            "with the same words"
+            "with the same recipe and overrides"
         )

@@ -53,7 +53,7 @@ RecipeWords = Annotated[
     list[str],
     typer.Argument(
         metavar="RECIPE [KEY=VALUE]...",
-        help="A shipped recipe or your own .yaml file, then overrides (~KEY returns a key to its default).",
+        help="A shipped recipe or your own .yaml file, then overrides (~KEY resets a key to its default).",
         autocompletion=complete,
         show_default=False,
     ),
@@ -62,7 +62,7 @@ OptionalRecipeWords = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[RECIPE] [KEY=VALUE]...",
-        help="A shipped recipe or your own .yaml file, then overrides (~KEY returns a key to its default).",
+        help="A shipped recipe or your own .yaml file, then overrides (~KEY resets a key to its default).",
         autocompletion=complete,
         show_default=False,
     ),
@@ -97,5 +97,5 @@ def recipe_and_overrides(words: list[str]) -> tuple[str, list[str]]:
     """
     recipe, overrides = split_words(words)
     if recipe is None:
-        raise RefusedInput("name a RECIPE: a shipped one (`colosseum recipes` lists them) or a file ending in .yaml")
+        raise RefusedInput("give a RECIPE: a shipped one (`colosseum recipes` lists them) or a file ending in .yaml")
     return recipe, overrides

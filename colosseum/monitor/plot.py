@@ -142,7 +142,7 @@ def save_png(curves: Sequence[Curve], levels: Sequence[Level], path: Path, *, ti
         axes.axhline(level.value, color="0.35", linestyle="--", linewidth=1, label=f"{level.name} {level.value:.2f}")
     axes.set_title(title)
     axes.set_xlabel("step")
-    axes.set_ylabel("loss (nats a token)")
+    axes.set_ylabel("loss (nats per token)")
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)

@@ -42,7 +42,7 @@ class Way:
     def sentence(self) -> str:
         """``resources.gpus=2880: 35.1 s a step, 50.9B tokens a day``."""
         what = " ".join(f"{path}={value}" for path, value in self.changes)
-        pace = f"{format_duration(self.step_time_s)} a step, {format_count(self.tokens_per_day)} tokens a day"
+        pace = f"{format_duration(self.step_time_s)} per step, {format_count(self.tokens_per_day)} tokens per day"
         return f"{what}: {pace}" + ("" if self.fits else f", does not fit by {format_bytes(self.missing_bytes)}")
 
 

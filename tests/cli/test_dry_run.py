@@ -23,7 +23,7 @@ def test_plan_and_job_script_of_the_case_study(cli: Cli) -> None:
     """2,880 H100 as 360 nodes; TP8 PP10 VPP10 CP4 leaves DP9; GBS 1260 over DP9 is 140 microbatches."""
     done = cli(*FP8)
     assert done.code == 0
-    for text in ("TP8 PP10 VPP10 CP4 DP9", "140 microbatches of 1", "360 nodes"):
+    for text in ("TP8 PP10 VPP10 CP4 DP9", "140 micro-batches of 1", "360 nodes"):
         assert text in done.out
     for line in ("#SBATCH --nodes=360", "#SBATCH --ntasks-per-node=8", "#SBATCH --time=1-00:00:00"):
         assert line in done.out.splitlines()

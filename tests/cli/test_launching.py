@@ -86,7 +86,7 @@ def test_a_failing_rank_ends_the_others_and_is_named(cli: Cli, inputs: Path, mon
     assert result["outcome"]["kind"] == "crash"
     assert result["outcome"]["rank"] == 1
     assert "rank 1 met a wall" in done.err
-    assert "to try again from step 0: colosseum train cpt --from" in done.err
+    assert "to retry from step 0: colosseum train cpt --from" in done.err
 
 
 def test_ctrl_c_lets_the_ranks_save_and_the_run_goes_on(inputs: Path) -> None:
@@ -108,7 +108,7 @@ def test_ctrl_c_lets_the_ranks_save_and_the_run_goes_on(inputs: Path) -> None:
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "the ranks save and leave" in err
-    assert f"to continue: colosseum train cpt --from {Path('here') / run.root.name}" in out
+    assert f"to resume: colosseum train cpt --from {Path('here') / run.root.name}" in out
     outcome = run.attempt(0).read_outcome()
     assert outcome is not None
     assert (outcome["kind"], outcome["retry"]) == ("saved", True)
