@@ -53,7 +53,12 @@ def show(
     if as_json:
         document({"schema": "colosseum.recipe/1", "recipe": data, "warnings": list(loaded.warnings)})
         return
+    site = {} if section else {"cluster": data.pop("cluster")}
     text = to_yaml(data).decode().rstrip("\n")
+    if site:
+        # A recipe may not set them: what is printed must load as a recipe again.
+        lines = to_yaml(site).decode().splitlines()
+        text += "\n\n# From the cluster file, not part of the recipe:\n" + "\n".join(f"# {line}" for line in lines)
     console = stdout()
     if not console.is_terminal:
         console.out(text)
