@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from colosseum import __version__
 from colosseum.errors import EnvironmentFault, RefusedInput
+from colosseum.reading import Unreadable, read_bytes, read_object
+from colosseum.terminal import one_line
 
 if TYPE_CHECKING:  # who lists a thousand runs opens no bundle
     from colosseum.planning.plan import Plan
@@ -92,25 +95,33 @@ def read_bundle(root: Path) -> LaunchBundle:
 
     if problems := verify_bundle(root):
         raise RefusedInput(f"{root} is not a sound bundle: " + "; ".join(problems))
-    return LaunchBundle(
-        root=root,
-        manifest=json.loads((root / MANIFEST).read_text()),
-        recipe=Recipe.from_data(yaml.safe_load((root / RECIPE).read_text())),
-        plan=Plan.model_validate_json((root / PLAN).read_text()),
-    )
+    manifest = read_object(root / MANIFEST)
+    try:
+        recipe = Recipe.from_data(yaml.safe_load(read_bytes(root / RECIPE)))
+        plan = Plan.model_validate_json(read_bytes(root / PLAN))
+    except (ValueError, TypeError, RecursionError, yaml.YAMLError, RefusedInput) as error:
+        versions = manifest.get("versions")
+        writer = versions.get("colosseum") if isinstance(versions, dict) else None
+        raise RefusedInput(
+            f"{root} was written by Colosseum {one_line(str(writer), 40)} and its recipe or plan is none that this "
+            f"release, {__version__}, reads: {one_line(str(error), 300)}"
+        ) from error
+    return LaunchBundle(root=root, manifest=manifest, recipe=recipe, plan=plan)
 
 
 def verify_bundle(root: Path) -> list[str]:
     """What differs from the manifest, one sentence each; empty = the bundle is as it was written."""
     try:
-        manifest = json.loads((root / MANIFEST).read_text())
-        expected: dict[str, str] = dict(manifest["files"])
+        manifest = read_object(root / MANIFEST)
     except FileNotFoundError:
         return [f"{MANIFEST} is missing"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return [f"{MANIFEST} cannot be read"]
-    if manifest.get("schema") != MANIFEST_SCHEMA:
-        return [f"{MANIFEST} has schema {manifest.get('schema')!r}, not {MANIFEST_SCHEMA!r}"]
+    except Unreadable as error:
+        return [str(error)]
+    if (schema := manifest.get("schema")) != MANIFEST_SCHEMA:
+        return [f"{MANIFEST} has schema {str(schema)[:80]!r}, not {MANIFEST_SCHEMA!r}: another release wrote it"]
+    expected = manifest.get("files")
+    if not isinstance(expected, dict):
+        return [f"{MANIFEST} names no files of a bundle"]
     problems = []
     present = {p.relative_to(root).as_posix() for p in root.rglob("*") if not p.is_dir()} - {MANIFEST}
     for name in sorted(present - expected.keys()):
@@ -118,6 +129,14 @@ def verify_bundle(root: Path) -> list[str]:
     for name, digest in sorted(expected.items()):
         if name not in present:
             problems.append(f"{name} is missing")
-        elif hashlib.sha256((root / name).read_bytes()).hexdigest() != digest:
-            problems.append(f"{name} was changed")
+        elif (found := _digest(root / name)) != digest:
+            problems.append(f"{name} was changed" if found else f"{name} is no regular file that can be read")
     return problems
+
+
+def _digest(path: Path) -> str | None:
+    """sha256 of a file; None if it is no regular file, is larger than any of ours, or may not be read."""
+    try:
+        return hashlib.sha256(read_bytes(path)).hexdigest()
+    except (FileNotFoundError, Unreadable):
+        return None

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
+
+from colosseum.reading import Unreadable, read_object, rows, text, whole
 
 OUTCOME_KINDS = ("completed", "saved", "data_error", "numeric_error", "config_error", "hang", "crash")
 OutcomeKind = Literal["completed", "saved", "data_error", "numeric_error", "config_error", "hang", "crash"]
@@ -19,6 +23,8 @@ EXIT_SAVED = 75
 """Stopped on request with the state saved: start me again (EX_TEMPFAIL)."""
 EXIT_FINAL = 76
 """Do not start me again: data, NaN, config (EX_PROTOCOL)."""
+
+_NUMBER = re.compile(r"[0-9]{1,15}")
 
 
 def new_run_id(name: str, now: datetime | None = None) -> str:
@@ -90,7 +96,7 @@ class RunDir:
         """Attempts begun so far, ascending."""
         if not self.attempts.is_dir():
             return []
-        return sorted(int(p.name) for p in self.attempts.iterdir() if p.name.isdigit())
+        return sorted(int(p.name) for p in self.attempts.iterdir() if _NUMBER.fullmatch(p.name))
 
     def forgive_attempts(self) -> None:
         """Attempts so far no longer count towards a crash loop: somebody wants one more."""
@@ -169,11 +175,27 @@ class AttemptDir:
             temporary.unlink()
 
     def read_outcome(self) -> dict[str, Any] | None:
+        """outcome.json as far as it is one: kind, retry, step, last_saved_step, rank and reason; None if there is none.
+
+        One that is damaged is a crash whose reason says so, for what the ranks said is lost.
+        """
         try:
-            data = json.loads(self.outcome.read_text())
-        except (FileNotFoundError, json.JSONDecodeError):
+            found = read_object(self.outcome)
+            if found.get("kind") not in OUTCOME_KINDS:
+                raise Unreadable("outcome.json holds no kind of outcome that is known")
+        except FileNotFoundError:
             return None
-        return data if isinstance(data, dict) else None
+        except Unreadable as error:
+            nothing = {"step": 0, "last_saved_step": None, "rank": None}
+            return {"kind": "crash", "retry": True, **nothing, "reason": f"nobody knows how it ended: {error}"}
+        return {
+            "kind": found["kind"],
+            "retry": found.get("retry") is True,
+            "step": whole(found.get("step")) or 0,
+            "last_saved_step": whole(found.get("last_saved_step")),
+            "rank": whole(found.get("rank")),
+            "reason": text(found.get("reason")),
+        }
 
 
 CHECKPOINT_MARK = "colosseum.json"
@@ -187,7 +209,7 @@ def checkpoint_folder(checkpoints: Path, step: int) -> Path:
 
 def saved_steps(checkpoints: Path) -> list[int]:
     """Steps with a finished checkpoint (its colosseum.json is written last), ascending."""
-    found = (p for p in checkpoints.glob("iter_*") if p.name.removeprefix("iter_").isdigit())
+    found = (p for p in checkpoints.glob("iter_*") if _NUMBER.fullmatch(p.name.removeprefix("iter_")))
     return sorted(int(p.name.removeprefix("iter_")) for p in found if (p / CHECKPOINT_MARK).is_file())
 
 
@@ -203,29 +225,24 @@ def append_line(path: Path, row: dict[str, Any]) -> None:
         raise OSError(f"{path}: only {written} of {len(data)} bytes of a line were written; is the disk full?")
 
 
-def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The JSON lines of a file; a torn line is passed over, a missing file is empty."""
-    try:
-        file = path.open(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
-        return
-    with file:
-        for line in file:
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError:
-                continue
-            if isinstance(row, dict):
-                yield row
+def read_lines(path: Path, holding: bytes = b"") -> Iterator[dict[str, Any]]:
+    """The JSON lines of a file; a torn line is passed over, a missing file and one that cannot be read are empty.
+
+    Args:
+        holding: only lines with these bytes are parsed.
+    """
+    with suppress(Unreadable):
+        yield from rows(path, holding)
 
 
 def latest_rows(path: Path, kind: str) -> list[dict[str, Any]]:
     """metrics.jsonl rows of one kind by step; steps repeat after a restart, the highest attempt's row is kept."""
     best: dict[int, dict[str, Any]] = {}
     for row in read_lines(path):
-        if row.get("kind") != kind or "step" not in row:
+        step, attempt = whole(row.get("step")), whole(row.get("attempt", 0))
+        if row.get("kind") != kind or step is None or attempt is None:
             continue
-        old = best.get(row["step"])
-        if old is None or row.get("attempt", 0) >= old.get("attempt", 0):
-            best[row["step"]] = row
+        old = best.get(step)
+        if old is None or attempt >= old.get("attempt", 0):
+            best[step] = row
     return [best[s] for s in sorted(best)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import threading
@@ -24,6 +25,12 @@ def compiled() -> Compiled:
     recipe = load("debug/cpt-4k-bf16", cluster="local").recipe
     plan = resolve(recipe)
     return compile_bundle(apply_layout(recipe, plan.layout), plan)
+
+
+@pytest.fixture
+def bundle(compiled: Compiled, tmp_path: Path) -> Path:
+    write_bundle(tmp_path / "b", compiled.files, compiled.manifest)
+    return tmp_path / "b"
 
 
 def test_what_is_written_is_read_back(compiled: Compiled, tmp_path: Path) -> None:
@@ -119,3 +126,33 @@ def test_text_forms() -> None:
     assert to_yaml({"b": 1, "a": 1e-05}) == b"b: 1\na: 1.0e-05\n"
     with pytest.raises(ValueError, match="JSON"):
         to_json(float("nan"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("recipe.yaml", "model: {layers: 3}"),
+        ("recipe.yaml", "- a list"),
+        ("recipe.yaml", "[" * 5000),
+        ("plan.json", "{}"),
+        ("plan.json", "[" * 100_000),
+    ],
+)
+def test_a_bundle_of_another_release_is_a_sentence(bundle: Path, name: str, text: str) -> None:
+    """Its sums are right: what it holds is what another release meant by a recipe or plan."""
+    (bundle / name).write_text(text)
+    manifest = json.loads((bundle / "manifest.json").read_text())
+    manifest["files"][name] = hashlib.sha256(text.encode()).hexdigest()
+    manifest["versions"]["colosseum"] = "0.0.9"
+    (bundle / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(RefusedInput, match=r"was written by Colosseum 0\.0\.9 and .* this release, 0\.1\.0, reads"):
+        read_bundle(bundle)
+
+
+def test_a_bundle_with_a_pipe_is_not_waited_for(bundle: Path) -> None:
+    (bundle / "plan.json").unlink()
+    os.mkfifo(bundle / "plan.json")
+    assert verify_bundle(bundle) == ["plan.json is no regular file that can be read"]
+    (bundle / "manifest.json").unlink()
+    os.mkfifo(bundle / "manifest.json")
+    assert verify_bundle(bundle) == ["manifest.json is no regular file"]

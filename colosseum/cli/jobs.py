@@ -27,6 +27,7 @@ STYLES = {
     "running": "green",
     "complete": "bold green",
     "failed": "bold red",
+    "unreadable": "bold red",
     "cancelled": "yellow",
     "stopped": "yellow",
 }
@@ -240,7 +241,9 @@ def _facts(job: Job) -> list[tuple[str, str]]:
     from colosseum.units import format_duration
 
     at = job.standing
-    rows = [("run", str(job.run.root)), ("job", f"{job.submission.job_id} ({job.submission.scheduler})")]
+    rows = [("run", str(job.run.root))]
+    if job.submission.job_id:
+        rows.append(("job", f"{job.submission.job_id} ({job.submission.scheduler})"))
     rows.append(("state", job.word + (f": {job.why}" if job.why else "")))
     if job.state.nodes:
         rows.append(("nodes", job.state.nodes))

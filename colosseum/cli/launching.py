@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
@@ -21,10 +20,11 @@ from colosseum.launch.scheduler import Scheduler, Submission, scheduler_of
 from colosseum.launch.shakedown import shakedown_of
 from colosseum.launch.stopwatch import reading
 from colosseum.launch.submit import launch, start
+from colosseum.monitor.logs import last_lines
 from colosseum.monitor.progress import progress_line
 from colosseum.recipe.schema import Recipe
 from colosseum.rundir import RunDir
-from colosseum.terminal import clean
+from colosseum.terminal import clean, one_line
 from colosseum.units import format_duration
 
 RUN_SCHEMA = "colosseum.run/1"
@@ -167,9 +167,7 @@ def _failure(run: RunDir, submission: Submission, outcome: Mapping[str, Any] | N
 
 
 def _tail(log: Path) -> str:
-    try:
-        with log.open(encoding="utf-8", errors="replace") as file:
-            lines = [line.rstrip("\n") for line in deque(file, maxlen=LOG_LINES)]
-    except OSError:
+    if not log.is_file():
         return ""
+    lines = [one_line(line) for line in last_lines(log, LOG_LINES)]
     return "\n".join([f"last lines of {log}:", *(f"  {line}" for line in lines)]) if lines else f"{log} is empty"

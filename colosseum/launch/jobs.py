@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import os
+import re
+import stat
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from colosseum.errors import EnvironmentFault, Fault, RefusedInput
 from colosseum.launch.ranks import is_complete, run_lock
 from colosseum.launch.scheduler import JobState, Submission, scheduler_of
-from colosseum.monitor.watch import Attempt, Standing, last_attempt, standing
-from colosseum.rundir import RunDir, read_lines
+from colosseum.monitor.watch import NOTHING, Attempt, Standing, last_attempt, standing
+from colosseum.reading import Unreadable, number, parse_object, tail, text
+from colosseum.rundir import RunDir
 
 LIVE = ("waiting", "starting", "running")
+JOB_ID = re.compile(r"[1-9][0-9]{0,17}(_[0-9]{1,9})?")
+"""A process id, a Slurm job or ARRAY_INDEX: never a word or number that means many (`--me`, -1, 0)."""
+RUN_NAME = re.compile(r"\d{8}-\d{6}-")
+TAIL_BYTES = 1 << 20
+"""Of submissions.jsonl: some thousand submissions."""
 STARTS_WITHIN_S = 60.0
 """A local job takes its run folder so soon after its submission."""
 
@@ -28,10 +38,14 @@ class Job:
     state: JobState
     attempt: Attempt | None
     standing: Standing
+    unreadable: str = ""
+    """Why nobody can tell which job is the newest: a sentence; then the submission is of no job."""
 
     @property
     def word(self) -> str:
-        """One of LIVE, complete, stopped, failed, cancelled, ended (nobody knows how)."""
+        """One of LIVE, complete, stopped, failed, cancelled, ended (nobody knows how), unreadable."""
+        if self.unreadable:
+            return "unreadable"
         phase, kind = self.state.phase, self._last.kind if self._last else None
         if phase == "waiting":
             return "waiting"
@@ -48,6 +62,8 @@ class Job:
     @property
     def why(self) -> str:
         """Why it is so: the last attempt's own reason, else the scheduler's."""
+        if self.unreadable:
+            return self.unreadable
         if self.word in ("complete", "running", "starting"):
             return ""
         if self.word == "failed" and self._last and self._last.reason:
@@ -67,28 +83,68 @@ class Job:
         return heard is not None and began is not None and heard >= began
 
 
-def submissions(run: RunDir) -> list[Submission]:
-    """A run's submissions, oldest first."""
-    return [
-        Submission(
-            scheduler=row["scheduler"], job_id=row["job_id"], argv=tuple(row["argv"]), time_unix_s=row["time_unix_s"]
-        )
-        for row in read_lines(run.submissions)
-    ]
+def newest_submission(run: RunDir) -> Submission | None:
+    """The last line of submissions.jsonl; None = the run was never submitted. A torn last line is passed over.
+
+    Raises:
+        Unreadable: the line, or the file, is not what we write: nobody can tell which job is the run's.
+        OSError: the run folder may not be looked into.
+    """
+    lines = [line for line in tail(run.submissions, TAIL_BYTES) if line.endswith(b"\n") and line.strip()]
+    if not lines:
+        return None
+    row = parse_object(lines[-1]) or {}
+    scheduler, job_id, argv = row.get("scheduler"), text(row.get("job_id")), row.get("argv")
+    time_unix_s = number(row.get("time_unix_s"))
+    sound = isinstance(argv, list) and all(isinstance(word, str) for word in argv) and time_unix_s is not None
+    if scheduler not in ("slurm", "local") or not JOB_ID.fullmatch(job_id) or not sound:
+        raise Unreadable(f"the last line of {run.submissions.name} names no job")
+    return Submission(scheduler=scheduler, job_id=job_id, argv=tuple(argv or ()), time_unix_s=time_unix_s or 0.0)
 
 
 def jobs_of(runs: Sequence[RunDir]) -> tuple[list[Job], list[str]]:
-    """The newest job of each run that was submitted, and warnings. Each scheduler is asked once."""
-    newest = {run: found[-1] for run in runs if (found := submissions(run))}
+    """The newest job of each run that was submitted, and warnings. Each scheduler is asked once.
+
+    A run that cannot be read is a job that says so.
+    """
+    newest: dict[RunDir, Submission] = {}
+    damaged: dict[RunDir, str] = {}
+    read: dict[RunDir, tuple[Attempt | None, Standing]] = {}
+    for run in runs:
+        with _noting(damaged, run):
+            if (found := newest_submission(run)) is not None:
+                newest[run] = found
     with ThreadPoolExecutor(1) as other:  # the folders are read while Slurm thinks
         asked = other.submit(_ask, list(newest.values()))
-        read = {run: (last_attempt(run), standing(run)) for run in newest}
+        for run in newest:
+            with _noting(damaged, run):
+                read[run] = (last_attempt(run), standing(run))
         states, warnings = asked.result()
     jobs = []
-    for run, submission in newest.items():
-        state = _checked(run, submission, states[submission.scheduler, submission.job_id])
-        jobs.append(Job(run=run, submission=submission, state=state, attempt=read[run][0], standing=read[run][1]))
+    for run in runs:
+        if run in damaged:
+            jobs.append(_unreadable(run, newest.get(run), damaged[run]))
+        elif (submission := newest.get(run)) is not None:
+            state = _checked(run, submission, states[submission.scheduler, submission.job_id])
+            jobs.append(Job(run=run, submission=submission, state=state, attempt=read[run][0], standing=read[run][1]))
     return jobs, warnings
+
+
+@contextmanager
+def _noting(damaged: dict[RunDir, str], run: RunDir) -> Iterator[None]:
+    """Why a run cannot be read, instead of an end of the command that looks at many."""
+    try:
+        yield
+    except Unreadable as error:
+        damaged[run] = str(error)
+    except OSError as error:
+        damaged[run] = f"the run folder cannot be read: {error.strerror}"
+
+
+def _unreadable(run: RunDir, known: Submission | None, reason: str) -> Job:
+    submission = known or Submission(scheduler="local", job_id="", argv=(), time_unix_s=0.0)
+    state = JobState(job_id=submission.job_id, phase="unknown")
+    return Job(run=run, submission=submission, state=state, attempt=None, standing=NOTHING, unreadable=reason)
 
 
 def _ask(newest: Sequence[Submission]) -> tuple[dict[tuple[str, str], JobState], list[str]]:
@@ -117,8 +173,21 @@ def _checked(run: RunDir, submission: Submission, state: JobState) -> JobState:
 
 
 def runs_under(root: Path) -> list[RunDir]:
-    """Run folders, oldest first: their names begin with the time."""
-    return [RunDir(p.parent) for p in sorted(root.glob("*/bundle"))] if root.is_dir() else []
+    """Run folders, oldest first: their names begin with the time. Also those that we may not look into."""
+    if not root.is_dir():
+        return []
+    with os.scandir(root) as entries:
+        names = sorted(entry.name for entry in entries if _is_run(entry))
+    return [RunDir(root / name) for name in names]
+
+
+def _is_run(entry: os.DirEntry[str]) -> bool:
+    try:
+        return stat.S_ISDIR(os.stat(os.path.join(entry.path, "bundle")).st_mode)  # noqa: PTH116, PTH118
+    except PermissionError:
+        return RUN_NAME.match(entry.name) is not None
+    except OSError:
+        return False
 
 
 def pick_run(name: str, root: Path) -> RunDir:
@@ -149,6 +218,8 @@ def job_of(run: RunDir, *, must_answer: bool = False) -> Job:
     jobs, unasked = jobs_of([run])
     if not jobs:
         raise RefusedInput(f"{run.root.name} was never submitted")
+    if jobs[0].unreadable and must_answer:
+        raise RefusedInput(f"{run.root.name}: {jobs[0].unreadable}; nothing was started, as it may still run")
     if unasked and must_answer:
         raise EnvironmentFault(unasked_start(unasked))
     return jobs[0]
@@ -166,6 +237,8 @@ def cancel(run: RunDir) -> Job:
         RefusedInput: it has ended already.
     """
     job = job_of(run)
+    if job.unreadable:
+        raise RefusedInput(f"{run.root.name}: {job.unreadable}; nothing was cancelled")
     if job.word not in (*LIVE, "ended"):
         raise RefusedInput(f"job {job.submission.job_id} of {run.root.name} has ended: {job.word}")
     scheduler_of(job.submission.scheduler).cancel(job.submission.job_id)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import statistics
 import time
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from colosseum.bundle import MANIFEST, PLAN
+from colosseum.reading import Unreadable, number, parse_object, read_object, tail, text, whole
 from colosseum.rundir import CHECKPOINT_MARK, RunDir, checkpoint_folder, read_lines
 
 TAIL_BYTES, TAIL_LINES = 1 << 15, 25
@@ -62,40 +62,53 @@ class Standing:
     """Time of the last row of metrics.jsonl."""
 
 
+NOTHING = Standing(
+    step=0,
+    total_steps=None,
+    loss=None,
+    mfu=None,
+    tokens_per_s=None,
+    step_time_s=None,
+    predicted_step_time_s=None,
+    left_s=None,
+    saved_step=0,
+    saved_unix_s=None,
+    heard_unix_s=None,
+)
+"""Of a run that cannot be read."""
+
+
 def standing(run: RunDir) -> Standing:
     """Reads the end of metrics.jsonl, the manifest, the plan and the names of the checkpoints."""
     rows = _tail(run.metrics)
-    newest = max((row.get("attempt", 0) for row in rows), default=0)
-    train = [r for r in rows if r.get("kind") == "train" and r.get("attempt", 0) == newest][-RECENT_STEPS:]
+    newest = max((whole(row.get("attempt")) or 0 for row in rows), default=0)
+    train = [r for r in rows if r.get("kind") == "train" and (whole(r.get("attempt")) or 0) == newest]
+    train = [r for r in train if whole(r.get("step")) is not None][-RECENT_STEPS:]
     last = train[-1] if train else {}
-    step, total = int(last.get("step", 0)), _object(run.bundle / MANIFEST).get("total_steps")
+    step, total = whole(last.get("step")) or 0, whole(_object(run.bundle / MANIFEST).get("total_steps"))
     step_time_s = _figure(statistics.median, train, "step_time_s")
     saved = _newest_saved(run.checkpoints)
     return Standing(
         step=step,
         total_steps=total,
-        loss=last.get("loss"),
+        loss=number(last.get("loss")),
         mfu=_figure(statistics.fmean, train, "mfu"),
         tokens_per_s=_figure(statistics.median, train, "tokens_per_s"),
         step_time_s=step_time_s,
-        predicted_step_time_s=_object(run.bundle / PLAN).get("step_time_s"),
+        predicted_step_time_s=number(_object(run.bundle / PLAN).get("step_time_s")) or None,
         left_s=None if step_time_s is None or total is None else max(0, total - step) * step_time_s,
         saved_step=saved,
         saved_unix_s=_modified(checkpoint_folder(run.checkpoints, saved) / CHECKPOINT_MARK) if saved else None,
-        heard_unix_s=rows[-1].get("time_unix_s") if rows else None,
+        heard_unix_s=number(rows[-1].get("time_unix_s")) if rows else None,
     )
 
 
 def last_val_loss(run: RunDir) -> float | None:
     """Loss of the newest validation; reads the whole metrics.jsonl, but parses few of its lines."""
     newest: dict[str, Any] = {}
-    with suppress(OSError), run.metrics.open("rb") as file:
-        for line in file:
-            if b'"val"' in line:
-                with suppress(ValueError):  # torn
-                    row = json.loads(line)
-                    newest = row if row.get("kind") == "val" else newest
-    return _figure(statistics.fmean, [newest], "loss")
+    for row in read_lines(run.metrics, holding=b'"val"'):
+        newest = row if row.get("kind") == "val" else newest
+    return number(newest.get("loss"))
 
 
 def last_attempt(run: RunDir) -> Attempt | None:
@@ -109,12 +122,12 @@ def history(run: RunDir) -> list[Attempt]:
     reached: dict[int, int] = {}
     loaded: dict[int, int] = {}
     for row in read_lines(run.metrics):
-        number, step = row.get("attempt", 0), row.get("step")
-        if row.get("kind") == "train" and isinstance(step, int):
-            reached[number] = max(reached.get(number, 0), step)
-        elif row.get("kind") == "load" and isinstance(step, int):
-            loaded[number] = step
-    attempts = [_attempt(run, number) for number in run.attempt_numbers()]
+        attempt_number, step = whole(row.get("attempt")) or 0, whole(row.get("step"))
+        if row.get("kind") == "train" and step is not None:
+            reached[attempt_number] = max(reached.get(attempt_number, 0), step)
+        elif row.get("kind") == "load" and step is not None:
+            loaded[attempt_number] = step
+    attempts = [_attempt(run, n) for n in run.attempt_numbers()]
     # The job script goes by the newest mark; the runtime passes a damaged checkpoint over.
     attempts = [
         replace(a, from_step=loaded.get(a.number, a.from_step), last_step=reached.get(a.number)) for a in attempts
@@ -130,21 +143,21 @@ def age_s(unix_s: float | None) -> float | None:
     return None if unix_s is None else max(0.0, time.time() - unix_s)
 
 
-def _attempt(run: RunDir, number: int) -> Attempt:
+def _attempt(run: RunDir, n: int) -> Attempt:
     """What env.json and outcome.json say."""
-    env, outcome = _object(run.attempt(number).env), run.attempt(number).read_outcome() or {}
+    env, outcome = _object(run.attempt(n).env), run.attempt(n).read_outcome() or {}
     return Attempt(
-        number=number,
-        job_id=str(env.get("job_id", "")),
-        nodes=str(env.get("nodes", "")),
-        began_unix_s=env.get("time_unix_s"),
-        from_step=int(env.get("saved_step") or 0),
+        number=n,
+        job_id=text(env.get("job_id")),
+        nodes=text(env.get("nodes")),
+        began_unix_s=number(env.get("time_unix_s")),
+        from_step=whole(env.get("saved_step")) or 0,
         last_step=None,
         lost_steps=None,
         kind=outcome.get("kind"),
-        retry=bool(outcome.get("retry")),
+        retry=outcome.get("retry", False),
         rank=outcome.get("rank"),
-        reason=str(outcome.get("reason", "")),
+        reason=outcome.get("reason", ""),
     )
 
 
@@ -155,37 +168,26 @@ def _newest_saved(checkpoints: Path) -> int:
             names = [entry.name for entry in found]
     except OSError:
         return 0
-    steps = sorted((int(n[5:]) for n in names if n.startswith("iter_") and n[5:].isdigit()), reverse=True)
+    steps = sorted((int(n[5:]) for n in names if re.fullmatch(r"iter_[0-9]{1,15}", n)), reverse=True)
     return next((s for s in steps if (checkpoint_folder(checkpoints, s) / CHECKPOINT_MARK).is_file()), 0)
 
 
 def _tail(path: Path) -> list[dict[str, Any]]:
-    """The last rows of a file of JSON lines."""
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - TAIL_BYTES))
-            text = file.read()
-    except OSError:
-        return []
-    rows = []
-    for line in text.splitlines()[-TAIL_LINES:]:
-        with suppress(ValueError):  # the first may be cut, the last torn
-            rows.append(json.loads(line))
-    return [row for row in rows if isinstance(row, dict)]
+    """The last rows of a file of JSON lines; the first may be cut, the last torn."""
+    rows = (parse_object(line) for line in tail(path, TAIL_BYTES)[-TAIL_LINES:])
+    return [row for row in rows if row is not None]
 
 
 def _object(path: Path) -> dict[str, Any]:
-    """A JSON object; empty if there is none."""
+    """A JSON object; empty if there is none that can be read."""
     try:
-        data = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        return read_object(path)
+    except (FileNotFoundError, Unreadable):
         return {}
-    return data if isinstance(data, dict) else {}
 
 
 def _figure(how: Any, rows: list[dict[str, Any]], key: str) -> float | None:
-    values = [row[key] for row in rows if isinstance(row.get(key), int | float)]
+    values = [value for row in rows if (value := number(row.get(key))) is not None]
     return float(how(values)) if values else None
 
 

@@ -1,0 +1,137 @@
+"""Files that others may have written, read with bounds: regular files only, so many bytes, values of the right type.
+
+A run folder is shared: a named pipe, a file of a terabyte, a byte that is no UTF-8, or JSON of a thousand levels must
+not hang or end the command that lists all runs. Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+MAX_JSON = 1 << 24
+"""Bytes of a JSON document of ours; the plan of a large job has 100 kB."""
+MAX_LINE = 1 << 26
+"""Bytes of one line: a ledger's line may hold the sample ids of a thousand steps."""
+MAX_NUMBER = 10**15
+MAX_TEXT = 4096
+_BLOCK = 1 << 20
+
+
+class Unreadable(Exception):
+    """A file is there and is not what it should be; the message is a sentence that names it."""
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Opens a file for reading, and never waits for a writer.
+
+    Raises:
+        FileNotFoundError: there is none.
+        Unreadable: it is no regular file, or may not be read.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileNotFoundError(path) from None
+    except OSError as error:
+        raise Unreadable(f"{path.name} cannot be read: {error.strerror}") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise Unreadable(f"{path.name} is no regular file")
+    return os.fdopen(descriptor, "rb")
+
+
+def read_bytes(path: Path, limit: int = MAX_JSON) -> bytes:
+    """A whole file.
+
+    Raises:
+        FileNotFoundError, Unreadable: as ``open_regular``; also where it has more than ``limit`` bytes.
+    """
+    with open_regular(path) as file:
+        try:
+            data = file.read(limit + 1)
+        except OSError as error:
+            raise Unreadable(f"{path.name} cannot be read: {error.strerror}") from error
+    if len(data) > limit:
+        raise Unreadable(f"{path.name} has more than {limit >> 20} MiB")
+    return data
+
+
+def read_object(path: Path, limit: int = MAX_JSON) -> dict[str, Any]:
+    """The JSON object that a file holds.
+
+    Raises:
+        FileNotFoundError, Unreadable: as ``read_bytes``; also where it holds something else.
+    """
+    found = parse_object(read_bytes(path, limit))
+    if found is None:
+        raise Unreadable(f"{path.name} holds no JSON object")
+    return found
+
+
+def parse_object(data: bytes) -> dict[str, Any] | None:
+    """A JSON object, or None: no UTF-8, no JSON, too deep, or something else."""
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def rows(path: Path, holding: bytes = b"") -> Iterator[dict[str, Any]]:
+    """The JSON objects of a file's lines; a torn, foreign or longer line is passed over, a missing file is empty.
+
+    Args:
+        holding: only lines with these bytes are parsed.
+
+    Raises:
+        Unreadable: it is no regular file, or may not be read.
+    """
+    try:
+        file = open_regular(path)
+    except FileNotFoundError:
+        return
+    with file:
+        while line := file.readline(MAX_LINE + 1):
+            if len(line) > MAX_LINE:
+                while line and not line.endswith(b"\n"):
+                    line = file.readline(_BLOCK)
+            elif holding in line and (row := parse_object(line)) is not None:
+                yield row
+
+
+def tail(path: Path, limit: int) -> list[bytes]:
+    """The last lines of a file, of at most ``limit`` bytes in all; the first may be cut. Empty if there is no file.
+
+    Raises:
+        Unreadable: it is no regular file, or may not be read.
+    """
+    try:
+        file = open_regular(path)
+    except FileNotFoundError:
+        return []
+    with file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - limit))
+        return file.read(limit).splitlines(keepends=True)
+
+
+def number(value: Any) -> float | None:
+    """A finite number, else None; true and false are none."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e300:
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
+def whole(value: Any) -> int | None:
+    """A count from 0 to 10^15, else None."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_NUMBER else None
+
+
+def text(value: Any) -> str:
+    """A text, cut at ``MAX_TEXT`` characters; empty where it is none."""
+    return value[:MAX_TEXT] if isinstance(value, str) else ""
