@@ -6,15 +6,14 @@ was submitted stands in campaign.json, written after each submission: running a 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from colosseum.atomic import write_whole
 from colosseum.bundle import read_bundle, to_json, write_bundle
@@ -24,6 +23,7 @@ from colosseum.launch import inputs
 from colosseum.launch.compile import Compiled
 from colosseum.launch.gate import read_gate
 from colosseum.launch.jobs import LIVE, Job, jobs_of, unasked_start
+from colosseum.launch.kept import JobId, RunName, read_kept
 from colosseum.launch.ranks import is_complete
 from colosseum.launch.scheduler import JobState
 from colosseum.launch.slurm import SlurmScheduler
@@ -71,10 +71,19 @@ class Stage:
     overrides: tuple[str, ...]
     source: str | None
     """The stage whose checkpoint it begins from."""
-    run: str
+    run: RunName
     """Its run folder's name."""
-    gate_job: str | None = None
-    job: str | None = None
+    gate_job: JobId | None = None
+    job: JobId | None = None
+
+
+class _File(Section):
+    """campaign.json."""
+
+    schema_: Literal["colosseum.campaign/1"] = Field(alias="schema")
+    name: Name
+    cluster: Text | None
+    stages: Annotated[tuple[Stage, ...], Field(min_length=1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,12 +239,8 @@ def read(folder: Path) -> Campaign:
     Raises:
         RefusedInput: there is none in the folder.
     """
-    try:
-        data = json.loads((folder / "campaign.json").read_text())
-        stages = tuple(Stage(**{**row, "overrides": tuple(row["overrides"])}) for row in data["stages"])
-        return Campaign(root=folder, name=data["name"], cluster=data["cluster"], stages=stages)
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise RefusedInput(f"{folder} holds no campaign that was begun") from error
+    file = read_kept(folder / "campaign.json", _File)
+    return Campaign(root=folder, name=file.name, cluster=file.cluster, stages=file.stages)
 
 
 def find(name: str, runs: Path) -> Campaign:
@@ -319,8 +324,8 @@ def _status(campaign: Campaign, stage: Stage, job: Job | None, gate: JobState | 
     verdict = read_gate(run)
     if is_complete(run):
         word, why = "done", ""
-    elif verdict and not verdict.get("passed"):
-        word, why = "held", "; ".join(verdict.get("faults") or [])
+    elif verdict is not None and not verdict.passed:
+        word, why = "held", "; ".join(verdict.faults)
     elif job is None:
         word, why = "planned", ""
     else:

@@ -7,7 +7,7 @@ that is not, and the lineage from the first run to here. Needs neither torch nor
 from __future__ import annotations
 
 import hashlib
-import json
+import re
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,12 +21,15 @@ from colosseum.engines.registry import engine_of
 from colosseum.errors import ColosseumError, RefusedInput
 from colosseum.launch.inputs import Source, no_conversion
 from colosseum.launch.ranks import is_complete
+from colosseum.reading import Unreadable, read_bytes, read_object, text, whole
 from colosseum.recipe.rules_base import Facts
 from colosseum.recipe.schema import Recipe
 from colosseum.rundir import CHECKPOINT_MARK, EXIT_FINAL, RunDir, checkpoint_folder, read_lines
+from colosseum.terminal import clean
 from colosseum.units import format_count
 
 GATE_SCHEMA = "colosseum.gate/1"
+RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,9 +166,9 @@ def lineage(run: RunDir, step: int) -> list[Ancestor]:
         seen.add((run.root.name, step))
         mark = checkpoint_folder(run.checkpoints, step) / CHECKPOINT_MARK
         try:
-            metadata = CheckpointMetadata.model_validate_json(mark.read_bytes())
-            digest = hashlib.sha256(mark.read_bytes()).hexdigest()
-        except (OSError, ValueError):
+            data = read_bytes(mark)
+            metadata, digest = CheckpointMetadata.model_validate_json(data), hashlib.sha256(data).hexdigest()
+        except (OSError, Unreadable, ValueError):
             break
         found.append(
             Ancestor(
@@ -186,29 +189,55 @@ def lineage(run: RunDir, step: int) -> list[Ancestor]:
 
 def _parent(run: RunDir) -> tuple[RunDir, int] | None:
     """The run and step that a run began from, by its gate or its manifest."""
-    ancestors = read_gate(run).get("lineage") or []
-    if ancestors:
-        return RunDir(run.root.parent / ancestors[-1]["run"]), int(ancestors[-1]["step"])
-    known = _object(run.bundle / MANIFEST).get("lineage")
-    return None if not known else (RunDir(run.root.parent / known["run"]), int(known["step"]))
+    gate = read_gate(run)
+    parent = (gate.parent if gate else None) or _named(_manifest(run).get("lineage"))
+    return None if parent is None else (RunDir(run.root.parent / parent[0]), parent[1])
+
+
+def _named(row: Any) -> tuple[str, int] | None:
+    """Run and step of a row that names both; the run is a name beside this one, never a path."""
+    if not isinstance(row, dict):
+        return None
+    run, step = text(row.get("run")), whole(row.get("step"))
+    return (run, step) if RUN_NAME.fullmatch(run) and step is not None else None
 
 
 def _total_steps(run: RunDir) -> int | None:
-    total: int | None = _object(run.bundle / MANIFEST).get("total_steps")
-    return total
+    return whole(_manifest(run).get("total_steps"))
 
 
-def read_gate(run: RunDir) -> dict[str, Any]:
-    """gate.json of a run; empty before its gate."""
-    return _object(run.gate)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passed:
+    """gate.json as it is read back."""
+
+    passed: bool
+    faults: tuple[str, ...]
+    parent: tuple[str, int] | None
+    """The run that the next began from, by name, and the step."""
 
 
-def _object(path: Path) -> dict[str, Any]:
+def read_gate(run: RunDir) -> Passed | None:
+    """gate.json of a run; None before its gate. One that cannot be read lets nobody through."""
     try:
-        data = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        data = read_object(run.gate)
+    except FileNotFoundError:
+        return None
+    except Unreadable as error:
+        return Passed(passed=False, faults=(str(error),), parent=None)
+    faults, lineage = data.get("faults"), data.get("lineage")
+    return Passed(
+        passed=data.get("passed") is True,
+        faults=tuple(map(text, faults)) if isinstance(faults, list) else ("gate.json names no faults",),
+        parent=_named(lineage[-1]) if isinstance(lineage, list) and lineage else None,
+    )
+
+
+def _manifest(run: RunDir) -> dict[str, Any]:
+    """manifest.json of a run; empty if there is none to read."""
+    try:
+        return read_object(run.bundle / MANIFEST)
+    except (FileNotFoundError, Unreadable):
         return {}
-    return data if isinstance(data, dict) else {}
 
 
 def pass_through(run: RunDir) -> Verdict:
@@ -216,11 +245,11 @@ def pass_through(run: RunDir) -> Verdict:
     verdict = judge(run)
     write_whole(run.gate, to_json({"schema": GATE_SCHEMA, "passed": verdict.passed, **asdict(verdict)}))
     for ancestor in verdict.lineage:
-        sys.stdout.write(f"from   {ancestor.sentence()}\n")
-    for text in verdict.notes:
-        sys.stdout.write(f"change {text}\n")
-    for text in verdict.faults:
-        sys.stdout.write(f"fault  {text}\n")
+        sys.stdout.write(f"from   {clean(ancestor.sentence())}\n")
+    for note in verdict.notes:
+        sys.stdout.write(f"change {clean(note)}\n")
+    for fault in verdict.faults:
+        sys.stdout.write(f"fault  {clean(fault)}\n")
     sys.stdout.write(f"{run.root.name}: {'may begin' if verdict.passed else 'may not begin'}\n")
     sys.stdout.flush()
     return verdict
@@ -231,7 +260,7 @@ def main() -> int:
     try:
         return 0 if pass_through(RunDir(Path.cwd())).passed else EXIT_FINAL
     except ColosseumError as error:
-        sys.stdout.write(f"fault  {error}\n")
+        sys.stdout.write(f"fault  {clean(str(error))}\n")
         return EXIT_FINAL
 
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 # sbatch and its errors when the controller, not the job, is at fault.
 _UNREACHABLE = ("Unable to contact slurm controller", "Socket timed out", "Zero Bytes were transmitted", "fatal:")
+# scancel, of a job that ends or has ended.
+_ENDING = ("Invalid job id", "already completing or completed")
 _TIMEOUT_S = 60
 JOB_SCRIPT = "bundle/job.sbatch"
 
@@ -154,8 +156,17 @@ class SlurmScheduler:
         self._must("scancel", job_id)
 
     def save_and_restart(self, job_id: str) -> None:
-        """The job script passes USR1 on to the ranks and requeues the job once they have saved."""
-        self._must("scancel", "--signal=USR1", "--batch", job_id)
+        """The job script passes USR1 on to the ranks and requeues the job once they have saved.
+
+        Raises:
+            RefusedInput: the job is just ending.
+        """
+        try:
+            self._must("scancel", "--signal=USR1", "--batch", job_id)
+        except RunFailed as failed:
+            if not any(word in str(failed) for word in _ENDING):
+                raise
+            raise RefusedInput(f"job {job_id} is just ending: say `jobs requeue` again in a few seconds") from failed
 
     def requeue(self, job_id: str) -> bool:
         """Starts an ended job again under its old id; False if Slurm no longer knows it."""

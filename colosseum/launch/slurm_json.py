@@ -80,7 +80,7 @@ def accounts(text: str) -> dict[str, JobState]:
     """Jobs of ``sacct --json`` by id, of an array by ARRAY_INDEX; of one that was requeued, its last start."""
     found = {}
     for job in _jobs(text, "sacct"):
-        array = job.get("array") or {}
+        array = _section(job, "array")
         for name in _names(job, array.get("job_id"), array.get("task_id"), array.get("task")):
             found[name] = _of_accounts(job, name)
     return found
@@ -108,7 +108,7 @@ def _jobs(text: str, command: str) -> list[dict[str, Any]]:
     try:
         jobs = json.loads(text)["jobs"]
         return [job for job in jobs if isinstance(job, dict) and "job_id" in job]
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise EnvironmentFault(f"{command} --json printed no jobs; is this Slurm older than 21.08?") from error
 
 
@@ -126,7 +126,7 @@ def _of_queue(job: Mapping[str, Any], name: str) -> JobState:
 
 
 def _of_accounts(job: Mapping[str, Any], name: str) -> JobState:
-    states, times = job.get("state") or {}, job.get("time") or {}
+    states, times = _section(job, "state"), _section(job, "time")
     state = _state(states.get("current"))
     nodes = str(job.get("nodes") or "")
     return JobState(
@@ -160,4 +160,9 @@ def _number(value: Any) -> float | None:
         if not value.get("set") or value.get("infinite"):
             return None
         value = value.get("number")
-    return float(value) if isinstance(value, int | float) and value > 0 else None
+    return float(value) if isinstance(value, int | float) and 0 < value < 1e18 else None
+
+
+def _section(job: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = job.get(name)
+    return found if isinstance(found, dict) else {}

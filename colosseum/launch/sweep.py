@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import yaml
-from pydantic import Field, StringConstraints
+from pydantic import Field
 
 from colosseum.atomic import write_whole
 from colosseum.bundle import read_bundle, to_json, write_bundle
 from colosseum.engines.registry import cannot_train
 from colosseum.errors import Fault, RefusedInput
 from colosseum.launch import inputs, sbatch
+from colosseum.launch.kept import JobId, RunName, read_kept
 from colosseum.launch.local import LocalScheduler
 from colosseum.launch.ranks import is_complete
 from colosseum.launch.request import NewRun, Request, placing, read
@@ -37,7 +38,7 @@ from colosseum.launch.submit import (
     refuse_what_cannot_start,
     start,
 )
-from colosseum.recipe.schema import Count, Name, Section, Text
+from colosseum.recipe.schema import Count, Name, Section
 from colosseum.rundir import RunDir
 
 SCHEMA: Literal["colosseum.sweep/1"] = "colosseum.sweep/1"
@@ -54,7 +55,7 @@ class Point(Section):
     """One run of a sweep that was begun."""
 
     values: Values
-    run: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
+    run: RunName
     """Its run folder's name."""
     recipe_hash: str
 
@@ -65,7 +66,7 @@ class _File(Section):
     schema_: Literal["colosseum.sweep/1"] = Field(alias="schema")
     name: Name
     at_once: Count | None
-    job: Text | None
+    job: JobId | None
     points: Annotated[tuple[Point, ...], Field(min_length=1)]
 
 
@@ -237,10 +238,7 @@ def read_sweep(folder: Path) -> Sweep:
     Raises:
         RefusedInput: there is none in the folder.
     """
-    try:
-        file = _File.model_validate_json((folder / SWEEP).read_bytes())
-    except (OSError, ValueError) as error:
-        raise RefusedInput(f"{folder} holds no sweep that was begun, or its {SWEEP} is damaged") from error
+    file = read_kept(folder / SWEEP, _File)
     return Sweep(root=folder, name=file.name, points=file.points, at_once=file.at_once, job=file.job)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from colosseum.errors import RefusedInput
 from colosseum.monitor.plot import Curve
+from colosseum.reading import number, whole
 from colosseum.rundir import RunDir, latest_rows
 
 AVERAGED_STEPS = 10
@@ -38,13 +39,14 @@ def summarise(run: RunDir) -> RunSummary:
     """Reads metrics.jsonl.
 
     Raises:
-        RefusedInput: the run has no training step yet.
+        RefusedInput: the run has no training step with a loss yet.
     """
     rows = latest_rows(run.metrics, "train")
-    if not rows:
-        raise RefusedInput(f"{run.root} has no training step yet")
-    losses = [row["loss"] for row in rows if row.get("loss") is not None]
-    validation = latest_rows(run.metrics, "val")
+    losses = [loss for row in rows if (loss := number(row.get("loss"))) is not None]
+    if not losses:
+        raise RefusedInput(f"{run.root} has no training step with a loss yet")
+    validation = [row for row in latest_rows(run.metrics, "val") if number(row.get("loss")) is not None]
+    speeds = [speed for row in rows if (speed := number(row.get("tokens_per_s"))) is not None]
     return RunSummary(
         run=run,
         first_step=rows[0]["step"],
@@ -52,8 +54,8 @@ def summarise(run: RunDir) -> RunSummary:
         first_loss=losses[0],
         last_loss=statistics.fmean(losses[-AVERAGED_STEPS:]),
         last_validation_loss=validation[-1]["loss"] if validation else None,
-        tokens=rows[-1]["consumed_tokens"],
-        tokens_per_s=statistics.median(row["tokens_per_s"] for row in rows),
+        tokens=whole(rows[-1].get("consumed_tokens")) or 0,
+        tokens_per_s=statistics.median(speeds) if speeds else 0.0,
         saves=len(latest_rows(run.metrics, "save")),
         training=_curve("training", rows),
         validation=_curve("validation", validation, marker="●") if validation else None,
@@ -61,5 +63,5 @@ def summarise(run: RunDir) -> RunSummary:
 
 
 def _curve(name: str, rows: Sequence[dict[str, Any]], marker: str = "") -> Curve:
-    known = [(row["step"], row["loss"]) for row in rows if row.get("loss") is not None]
+    known = [(row["step"], loss) for row in rows if (loss := number(row.get("loss"))) is not None]
     return Curve(name=name, steps=[s for s, _ in known], values=[v for _, v in known], marker=marker)

@@ -1,0 +1,45 @@
+"""Files that a command keeps for later ones (campaign.json, sweep.json): read back typed, or one sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, TypeVar, get_args
+
+from pydantic import StringConstraints, ValidationError
+
+from colosseum import __version__
+from colosseum.errors import RefusedInput
+from colosseum.reading import Unreadable, parse_object, read_bytes
+from colosseum.recipe.schema import Section
+from colosseum.terminal import one_line
+
+RunName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
+"""Name of a run folder, which is never a path."""
+JobId = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,17}$")]
+Kept = TypeVar("Kept", bound=Section)
+
+
+def read_kept(path: Path, model: type[Kept]) -> Kept:
+    """The file as ``model``, whose field ``schema_`` names the one form that this release reads.
+
+    Raises:
+        RefusedInput: it is not there, damaged, or of another release.
+    """
+    try:
+        data = read_bytes(path)
+    except FileNotFoundError:
+        raise RefusedInput(f"{path.parent} holds no {path.name}: nothing was begun there") from None
+    except Unreadable as error:
+        raise RefusedInput(f"{path.parent}: {error}") from error
+    found, (wanted,) = parse_object(data), get_args(model.model_fields["schema_"].annotation)
+    if found is None:
+        raise RefusedInput(f"{path} is damaged: it holds no JSON object")
+    if (schema := found.get("schema")) != wanted:
+        shown = one_line(str(schema), 60)
+        raise RefusedInput(f"{path} has schema {shown!r}, and this release, {__version__}, reads {wanted!r}")
+    try:
+        return model.model_validate_json(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise RefusedInput(f"{path} is damaged: {one_line(where, 100)}: {first['msg']}") from error
