@@ -46,5 +46,5 @@ def run(folder: Folder, runs: Runs = None, as_json: Json = False) -> None:
     from colosseum.launch.submit import replay, runs_root
 
     bundle, scheduler = read_bundle(folder), LocalScheduler()
-    new, submission = replay(bundle, scheduler, runs_root(runs, bundle.recipe))
+    new, submission = replay(bundle, scheduler, runs_root(runs, bundle.recipe.cluster))
     report(new, submission, scheduler, bundle.recipe, bundle.manifest, as_json)

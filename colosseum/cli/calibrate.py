@@ -180,10 +180,10 @@ def _from_run(source: str, runs: Path | None, base: Calibration | None) -> Fitte
     from colosseum.launch.submit import find_run, runs_root
     from colosseum.planning.calibration import fit_run
     from colosseum.planning.constants import calibration_for
-    from colosseum.recipe.load import load
+    from colosseum.recipe.load import load_cluster
     from colosseum.rundir import latest_rows
 
-    run = find_run(source, runs_root(runs, load("generic").recipe))
+    run = find_run(source, runs_root(runs, load_cluster()))
     recipe = read_bundle(run.bundle).recipe
     begin = base or calibration_for(recipe.hardware.name)
     return fit_run(

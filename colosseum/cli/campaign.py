@@ -65,9 +65,9 @@ def status(campaign: Begun, cluster: Cluster = None, runs: Runs = None, as_json:
 def _find(name: str, cluster: str | None, runs: Path | None) -> Campaign:
     from colosseum.launch.campaign import find
     from colosseum.launch.submit import runs_root
-    from colosseum.recipe.load import load
+    from colosseum.recipe.load import load_cluster
 
-    return find(name, runs_root(runs, load("generic", cluster=cluster).recipe))
+    return find(name, runs_root(runs, load_cluster(cluster)))
 
 
 def _go_on(campaign: Campaign, as_json: bool, *, again: bool) -> None:

@@ -11,7 +11,7 @@ from colosseum.launch.campaign import CampaignFile, Stage, plan, remarks
 from colosseum.launch.compile import Compiled
 from colosseum.launch.sbatch import nodes_and_tasks
 from colosseum.launch.submit import runs_root
-from colosseum.recipe.load import load
+from colosseum.recipe.load import load_cluster
 from colosseum.units import format_duration
 
 SCHEMA = "colosseum.campaign-plan/1"
@@ -19,7 +19,7 @@ SCHEMA = "colosseum.campaign-plan/1"
 
 def show(file: CampaignFile, words: Sequence[str], cluster: str | None, runs: Path | None, as_json: bool) -> None:
     """Prints it; inputs need not be there."""
-    root = runs_root(runs, load("generic", cluster=cluster).recipe).resolve()
+    root = runs_root(runs, load_cluster(cluster)).resolve()
     planned = plan(file, words, cluster=cluster, root=root, base=Path.cwd(), dry=True)
     found = remarks(file, {stage.name: (stage, compiled.recipe) for stage, compiled in planned})
     warn(found)
@@ -31,8 +31,7 @@ def show(file: CampaignFile, words: Sequence[str], cluster: str | None, runs: Pa
 
     table = Table("stage", "from", "engine", "nodes", "layout", "steps", "time", box=None, padding=(0, 2, 0, 0))
     for stage, compiled in planned:
-        row, at = _row(stage, compiled), compiled.plan.layout
-        layout = f"TP{at.tp} PP{at.pp} CP{at.cp} DP{at.dp}"
+        row, layout = _row(stage, compiled), compiled.plan.layout.text
         time = "" if row["days"] is None else format_duration(row["days"] * 86400)
         steps = "" if row["total_steps"] is None else f"{row['total_steps']:,}"
         cells = (row["stage"], row["from"] or "", row["engine"], f"{row['nodes']:,}", layout, steps, time)

@@ -21,13 +21,13 @@ def _group() -> None:
 def list_clusters(as_json: Json = False) -> None:
     """List cluster files: the shipped ones and your own in ~/.config/colosseum/cluster."""
     from colosseum.errors import RefusedInput
-    from colosseum.recipe.load import cluster_names, load
+    from colosseum.recipe.load import cluster_names, load_cluster
 
     default = os.environ.get("COLOSSEUM_CLUSTER") or "local"
     found, broken = [], []
     for name in cluster_names():
         try:
-            found.append((name, load("generic", cluster=name).recipe.cluster))
+            found.append((name, load_cluster(name)))
         except RefusedInput as refused:
             broken.append(f"cluster {name} cannot be used: {refused}")
     warn(broken)
@@ -64,14 +64,14 @@ def check(
 
     from colosseum.errors import RefusedInput, RunFailed
     from colosseum.launch import cluster_check
-    from colosseum.recipe.load import load
+    from colosseum.recipe.load import load_cluster
     from colosseum.units import parse_duration_s
 
     try:
         limit_s = parse_duration_s(time_limit)
     except ValueError as error:
         raise RefusedInput(f"--time {time_limit}: {error}") from error
-    checks = cluster_check.check(load("generic", cluster=name).recipe.cluster, time_limit_s=limit_s, with_job=job)
+    checks = cluster_check.check(load_cluster(name), time_limit_s=limit_s, with_job=job)
     failed = [c.name for c in checks if c.passed is False]
     if as_json:
         rows = [asdict(c) for c in checks]

@@ -194,9 +194,9 @@ def _root(runs: Path | None, cluster: str | None) -> Path:
     if given := runs or os.environ.get("COLOSSEUM_RUNS"):
         return Path(given)
     from colosseum.launch.submit import runs_root
-    from colosseum.recipe.load import load
+    from colosseum.recipe.load import load_cluster
 
-    return runs_root(None, load("generic", cluster=cluster).recipe)
+    return runs_root(None, load_cluster(cluster))
 
 
 def _pick(name: str, runs: Path | None, cluster: str | None) -> RunDir:

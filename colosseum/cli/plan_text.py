@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from colosseum.planning.plan import Layout, Memory, Plan, Rejected, StageMemory
-from colosseum.planning.scaling import ScalePoint, total_steps
+from colosseum.planning.scaling import ScalePoint
+from colosseum.recipe import derived
 from colosseum.recipe.schema import Recipe
 from colosseum.units import GIB, format_bytes, format_count, format_duration
 
@@ -45,7 +46,7 @@ def heading_rows(shown: str, recipe: Recipe, plan: Plan) -> Rows:
     return [
         ("recipe", f"{shown} ({recipe.task.kind}, engine {recipe.engine})"),
         ("machines", machines(recipe)),
-        ("layout", f"{short_layout(layout)}, recompute {_recompute(layout)}"),
+        ("layout", f"{layout.text}, recompute {_recompute(layout)}"),
         (
             "batch",
             f"{batch.gbs:,} {unit} of {batch.seq_length:,} tokens per step: "
@@ -53,12 +54,6 @@ def heading_rows(shown: str, recipe: Recipe, plan: Plan) -> Rows:
         ),
         ("length", length(recipe)),
     ]
-
-
-def short_layout(layout: Layout) -> str:
-    """``TP8 PP10 VPP10 CP4 DP9``; sizes of 1 are left out but for TP, PP and DP."""
-    parts = [f"TP{layout.tp}", f"PP{layout.pp}", *([f"VPP{layout.vpp}"] if layout.vpp > 1 else [])]
-    return " ".join([*parts, *([f"CP{layout.cp}"] if layout.cp > 1 else []), f"DP{layout.dp}"])
 
 
 def _recompute(layout: Layout) -> str:
@@ -76,17 +71,18 @@ def machines(recipe: Recipe) -> str:
 
 
 def length(recipe: Recipe) -> str:
-    """Steps and tokens of the recipe's budget."""
-    train, steps = recipe.train, total_steps(recipe)
-    step_tokens = recipe.batch.gbs * recipe.batch.seq_length
+    """Steps and tokens of the recipe's budget, and the rows that its epochs leave out."""
+    train, steps = recipe.train, derived.total_steps(recipe)
     counted = "" if steps is None else f", {steps:,} steps"
     if train.steps is not None:
         if recipe.task.kind != "cpt":
             return f"{train.steps:,} steps"
-        return f"{train.steps:,} steps, {format_count(train.steps * step_tokens)} tokens"
+        return f"{train.steps:,} steps, {format_count(train.steps * derived.tokens_per_step(recipe))} tokens"
     if train.tokens is not None:
         return f"{format_count(train.tokens)} tokens{counted}"
-    return f"{train.epochs} epoch{'s' * ((train.epochs or 0) > 1)}" + counted
+    dropped = derived.dropped_rows(recipe)
+    left = f" (each epoch drops its last {dropped:,} rows: they fill no batch)" if dropped else ""
+    return f"{train.epochs} epoch{'s' * ((train.epochs or 0) > 1)}" + counted + left
 
 
 def prediction_rows(plan: Plan) -> Rows:
@@ -316,10 +312,10 @@ def show_scaling(console: Console, points: Sequence[ScalePoint]) -> None:
         plan = point.plan
         head = (f"{point.gpus:,}", f"{point.gbs:,}", point.kind)
         if plan is None or plan.step_time_s is None or plan.mfu is None or plan.tokens_per_s_per_gpu is None:
-            table.add_row(*head, "illegal" if plan is None else short_layout(plan.layout), "", "", "", "")
+            table.add_row(*head, "illegal" if plan is None else plan.layout.text, "", "", "", "")
             refused += [f"{point.gpus:,} GPUs, batch {point.gbs:,}: {point.reason}"] if point.reason else []
             continue
-        layout = short_layout(plan.layout) + ("" if plan.fits else ": does not fit")
+        layout = plan.layout.text + ("" if plan.fits else ": does not fit")
         day = format_count(plan.tokens_per_s_per_gpu * point.gpus * 86400)
         days = "" if plan.days is None else f"{plan.days:,.1f}"
         table.add_row(*head, layout, f"{plan.step_time_s:.4g}", f"{plan.mfu.causal:.1%}", day, days)

@@ -31,7 +31,7 @@ def rehearse(
     warn(loaded.warnings)
     result = rehearse(
         loaded.recipe,
-        runs_root(runs, loaded.recipe).resolve(),
+        runs_root(runs, loaded.recipe.cluster).resolve(),
         shown=name,
         ranks=ranks,
         base=Path.cwd(),

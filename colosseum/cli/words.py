@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -12,41 +11,10 @@ from colosseum.errors import Fault, RefusedInput
 
 def complete(incomplete: str) -> list[str]:
     """Names of recipes and dotted keys that start with what was typed."""
+    from colosseum.recipe.describe import catalogue
     from colosseum.recipe.load import shipped_recipes
 
-    return [w for w in (*shipped_recipes(), *(f"{key}=" for key in _keys())) if w.startswith(incomplete)]
-
-
-def _keys() -> Iterator[str]:
-    """Dotted keys of the schema; of a union, the keys of every member."""
-    from pydantic import BaseModel
-
-    from colosseum.recipe.schema import Recipe
-
-    def walk(model: type[BaseModel], prefix: str) -> Iterator[str]:
-        for name, field in model.model_fields.items():
-            path = f"{prefix}{field.alias or name}"
-            sections = list(_sections(field.annotation))
-            if not sections:
-                yield path
-            for section in sections:
-                yield from walk(section, f"{path}.")
-
-    return iter(dict.fromkeys(walk(Recipe, "")))
-
-
-def _sections(annotation: Any) -> Iterator[type[Any]]:
-    from typing import get_args
-
-    from colosseum.recipe.schema import Section
-
-    if isinstance(annotation, type):
-        if issubclass(annotation, Section):
-            yield annotation
-        return
-    if getattr(annotation, "__origin__", None) is not tuple:  # items of a list have no key of their own
-        for part in get_args(annotation):
-            yield from _sections(part)
+    return [w for w in (*shipped_recipes(), *(f"{key}=" for key in catalogue())) if w.startswith(incomplete)]
 
 
 RecipeWords = Annotated[

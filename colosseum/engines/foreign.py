@@ -11,7 +11,7 @@ from typing import Any
 
 from colosseum.engines.base import EngineLaunch
 from colosseum.errors import Fault
-from colosseum.recipe.rules_base import Facts
+from colosseum.recipe import derived
 from colosseum.recipe.schema import Recipe
 from colosseum.rundir import LATEST_FILE, RunDir
 
@@ -50,7 +50,7 @@ def launch(recipe: Recipe, command: Command, files: Mapping[str, bytes] | None =
         "env": {**_deterministic(recipe), **command.env},
         "patterns": command.patterns,
         "scales": command.scales,
-        "constants": {"gbs": recipe.batch.gbs, "seq_length": recipe.batch.seq_length},
+        "constants": {"gbs": recipe.batch.gbs, "tokens_per_step": derived.tokens_per_step(recipe)},
         "total_steps": total_steps(recipe),
         "first_step": command.first_step,
         "stop_at_nan": recipe.stability.mode == "act",
@@ -75,7 +75,7 @@ def _deterministic(recipe: Recipe) -> dict[str, str]:
 
 def total_steps(recipe: Recipe) -> int:
     """Optimizer steps of the whole run; 0 when the data that it depends on are unknown."""
-    return Facts.of(recipe).total_steps or 0
+    return derived.total_steps(recipe) or 0
 
 
 def minutes(seconds: float) -> int:

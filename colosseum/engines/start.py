@@ -11,7 +11,7 @@ only, Python 3.10 or later, nothing of Colosseum is imported. What it does is sa
     env          variables to set unless the environment has them
     patterns     kind of a metrics row -> {key -> regular expression with one group}; a line that has ``step`` is a row
     scales       key -> factor to base units
-    constants    numbers of the recipe that a row is completed with: gbs, seq_length
+    constants    numbers of the recipe that a row is completed with: gbs, tokens_per_step
     first_step   what the log calls the first step
     stop_at_nan  whether a loss that is not a number ends the run
     total_steps  the run is complete when this step was logged
@@ -154,9 +154,9 @@ def append_row(command: dict[str, Any], kind: str, values: dict[str, Any]) -> No
     row.update({key: value for key, value in values.items() if value == value})
     if kind == "train":
         row["consumed_samples"] = row["step"] * constants["gbs"]
-        row["consumed_tokens"] = row["consumed_samples"] * constants["seq_length"]
+        row["consumed_tokens"] = row["step"] * constants["tokens_per_step"]
         if "step_time_s" in row:
-            row["tokens_per_s"] = constants["gbs"] * constants["seq_length"] / row["step_time_s"]
+            row["tokens_per_s"] = constants["tokens_per_step"] / row["step_time_s"]
         row["skipped"] = False
     with Path(command["names"]["metrics"]).open("a") as file:
         file.write(json.dumps(row) + "\n")

@@ -37,7 +37,7 @@ from colosseum.launch.submit import (
     runs_root,
 )
 from colosseum.recipe import site
-from colosseum.recipe.load import load
+from colosseum.recipe.load import load, load_cluster
 from colosseum.recipe.schema import EngineName, Name, Recipe, Section, Text
 from colosseum.rundir import RunDir, new_run_id
 
@@ -175,7 +175,7 @@ def begin(file: CampaignFile, words: Sequence[str], *, cluster: str | None, runs
     Raises:
         RefusedInput: a stage cannot be run, or a campaign of this name has other stages.
     """
-    root = runs_root(runs, load("generic", cluster=cluster).recipe).resolve()
+    root = runs_root(runs, load_cluster(cluster)).resolve()
     folder = root / f"campaign-{file.name}"
     with locked(folder):
         if (folder / "campaign.json").exists():

@@ -17,8 +17,8 @@ from colosseum.engines.registry import engine_of
 from colosseum.errors import RefusedInput
 from colosseum.launch import environment, local_script, sbatch
 from colosseum.planning.plan import Plan
+from colosseum.recipe import derived
 from colosseum.recipe.hash import recipe_hash
-from colosseum.recipe.rules_base import Facts
 from colosseum.recipe.schema import Recipe
 
 ENV_SCHEMA = "colosseum.env/1"
@@ -94,7 +94,7 @@ def _manifest(recipe: Recipe, lineage: Lineage | None) -> dict[str, Any]:
     return {
         "schema": MANIFEST_SCHEMA,
         "recipe_hash": recipe_hash(recipe),
-        "total_steps": Facts.of(recipe).total_steps,
+        "total_steps": derived.total_steps(recipe),
         "versions": _versions(),
         "git": _git(),
         "container": None if container is None else {"image": container.image, "digest": _digest(container.image)},

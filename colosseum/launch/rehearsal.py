@@ -24,6 +24,7 @@ from colosseum.launch.inputs import anchored, checkpoint_reference
 from colosseum.launch.local import MAX_CPU_RANKS, LocalScheduler, attempt_of
 from colosseum.launch.submit import launch, prepare
 from colosseum.planning.shrink import SAVE_AT, STEPS, VOCAB, Decision, Shrunk, shrink
+from colosseum.recipe.derived import layout_text
 from colosseum.recipe.hash import recipe_hash
 from colosseum.recipe.load import load
 from colosseum.recipe.schema import Recipe
@@ -127,11 +128,11 @@ def rehearse(recipe: Recipe, runs: Path, *, shown: str, ranks: int, base: Path, 
     first = _with_data(shrunk.recipe, runs / "rehearsal-data")
     other = _with_data(shrunk.other_layout, runs / "rehearsal-data")
     scheduler = LocalScheduler()
-    say(f"training {STEPS} steps on {first.resources.gpus} processes: {layout_text(first)}")
+    say(f"training {STEPS} steps on {first.resources.gpus} processes: {_layout_of(first)}")
     trials = [_try(first, None, runs, scheduler)]
     if SAVE_AT in trials[0].saved:
         for resumed in (first, other):
-            say(f"resuming from step {SAVE_AT} on {resumed.resources.gpus} processes: {layout_text(resumed)}")
+            say(f"resuming from step {SAVE_AT} on {resumed.resources.gpus} processes: {_layout_of(resumed)}")
             trials.append(_try(resumed, trials[0].run, runs, scheduler))
     rehearsal = Rehearsal(
         recipe=shown,
@@ -169,14 +170,6 @@ def passed_rehearsal(recipe: Recipe, runs: Path) -> bool:
         if isinstance(data, dict) and data.get("rehearsed_hash") == digest and data.get("passed") is True:
             return True
     return False
-
-
-def layout_text(recipe: Recipe) -> str:
-    """Such as ``TP2 PP2 VPP2``; ``no parallelism`` for one process."""
-    par = recipe.parallelism
-    sizes = {"TP": int(par.tp), "PP": int(par.pp), "VPP": int(par.vpp), "CP": int(par.cp)}
-    sizes["DP"] = recipe.resources.gpus // (sizes["TP"] * sizes["PP"] * sizes["CP"])
-    return " ".join(f"{name}{size}" for name, size in sizes.items() if size > 1) or "no parallelism"
 
 
 def verdict(trials: list[Trial], dtype: str) -> Iterator[Check]:
@@ -231,6 +224,13 @@ def _compared(name: str, through: Trial, resumed: Trial, tolerance: float) -> Ch
 def _this_machine() -> dict[str, Any]:
     host = load("debug/cpt-4k-bf16", ["cluster=local"]).recipe
     return {"hardware": host.hardware, "cluster": host.cluster}
+
+
+def _layout_of(recipe: Recipe) -> str:
+    """Of a recipe whose layout is resolved."""
+    par = recipe.parallelism
+    tp, pp, vpp, cp = (int(size) for size in (par.tp, par.pp, par.vpp, par.cp))
+    return layout_text(tp, pp, vpp, cp, recipe.resources.gpus // (tp * pp * cp))
 
 
 def _with_data(recipe: Recipe, folder: Path) -> Recipe:

@@ -13,7 +13,7 @@ from colosseum.errors import Fault, RefusedInput
 from colosseum.launch.compile import Compiled, Lineage
 from colosseum.launch.inputs import Source, checkpoint_reference
 from colosseum.launch.submit import find_run, prepare, runs_root
-from colosseum.recipe.load import Loaded, Setting, cluster_names, load
+from colosseum.recipe.load import Loaded, Setting, cluster_names, load, load_cluster
 from colosseum.recipe.override import read_words
 from colosseum.recipe.schema import Recipe
 from colosseum.recipe.stages import recipe_of_stage
@@ -67,7 +67,7 @@ def read(request: Request, base: Path) -> NewRun | Continued:
     named = request.recipe is not None or request.stage is not None or request.family is not None
     if named or request.source is None:
         return _new(request, base)
-    runs = runs_root(request.runs, load("generic", cluster=request.cluster).recipe)
+    runs = runs_root(request.runs, load_cluster(request.cluster))
     source = Source.parse(request.source)
     run = find_run(source.run, runs)
     bundle = read_bundle(run.bundle)
@@ -75,7 +75,7 @@ def read(request: Request, base: Path) -> NewRun | Continued:
         _check_kind(request.kind, bundle.recipe, {})
         return Continued(run=run, bundle=bundle)
     loaded = _load_again(bundle, request)
-    runs = runs_root(request.runs, loaded.recipe)
+    runs = runs_root(request.runs, loaded.recipe.cluster)
     return _compiled(request, loaded, base, runs, (run, source.step), shown=run.root.name)
 
 
@@ -104,7 +104,7 @@ def _new(request: Request, base: Path) -> NewRun:
         raise RefusedInput(f"{request.recipe} and {word} both name a recipe; give one of them")
     name = request.recipe or recipe_of_stage(request.kind, request.stage, request.family)
     loaded = load(name, request.overrides, cluster=request.cluster)
-    runs = runs_root(request.runs, loaded.recipe)
+    runs = runs_root(request.runs, loaded.recipe.cluster)
     parent = None
     if request.source is not None:
         source = Source.parse(request.source)

@@ -10,8 +10,8 @@ from importlib import resources
 from colosseum.engines.registry import engine_of
 from colosseum.errors import Fault, RefusedInput
 from colosseum.launch import environment
-from colosseum.planning.flops import Shape
 from colosseum.planning.plan import Plan
+from colosseum.planning.scaling import checkpoint_bytes
 from colosseum.recipe.schema import Recipe
 from colosseum.units import parse_duration_s, slurm_time
 
@@ -112,13 +112,6 @@ def margin_s(recipe: Recipe) -> int:
     rate = recipe.cluster.storage.write_bytes_per_s
     wanted = 600 if rate is None else int(2 * checkpoint_bytes(recipe) / rate) + 120
     return max(1, min(wanted, parse_duration_s(recipe.resources.time_limit) // 4, 65535))  # Slurm takes 16 bits
-
-
-def checkpoint_bytes(recipe: Recipe) -> float:
-    """One checkpoint: weights, and the optimizer's FP32 master weights and two moments."""
-    weights = 2 if recipe.precision.dtype == "bf16" else 4
-    master_and_moments = 4 + (8 if recipe.precision.moments_dtype == "fp32" else 4)
-    return float(Shape.of(recipe.model, recipe.batch.seq_length).params * (weights + master_and_moments))
 
 
 def _header(recipe: Recipe, margin: int) -> list[str]:

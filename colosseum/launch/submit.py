@@ -19,7 +19,7 @@ from colosseum.launch.compile import LOCAL_SCRIPT, Compiled, Lineage, compile_bu
 from colosseum.launch.scheduler import Scheduler, Submission
 from colosseum.launch.stopwatch import part
 from colosseum.planning.resolve import apply_layout
-from colosseum.recipe.schema import Recipe
+from colosseum.recipe.schema import Cluster, Recipe
 from colosseum.rundir import RunDir, append_line, new_run_id
 from colosseum.units import format_bytes
 
@@ -34,11 +34,11 @@ def prepare(recipe: Recipe, base: Path, *, lineage: Lineage | None = None) -> Co
     return compile_bundle(apply_layout(recipe, plan.layout), plan, lineage=lineage)
 
 
-def runs_root(given: Path | None, recipe: Recipe) -> Path:
+def runs_root(given: Path | None, cluster: Cluster) -> Path:
     """Where run folders are made: --runs, COLOSSEUM_RUNS, the cluster's own, ./runs."""
     if given is not None:
         return given
-    return Path(os.environ.get("COLOSSEUM_RUNS") or recipe.cluster.paths.runs)
+    return Path(os.environ.get("COLOSSEUM_RUNS") or cluster.paths.runs)
 
 
 def find_run(name: str, runs: Path) -> RunDir:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from colosseum.recipe.schema import Model, Recipe
+from colosseum.recipe.schema import Model
 
 Array = npt.NDArray[np.float64]
 
@@ -113,8 +113,3 @@ def model_flops_per_token(shape: Shape, seq_length: int, *, causal: bool) -> flo
     weights = 6.0 * (shape.layers * shape.layer_matmul_params + shape.vocab * shape.hidden)
     attention = 12.0 * shape.layers * seq_length * shape.heads * shape.head_dim
     return weights + attention * (0.5 if causal else 1.0)
-
-
-def tokens_per_step(recipe: Recipe) -> float:
-    """Tokens an optimizer step reads: gbs sequences; DPO reads a chosen and a rejected response a pair."""
-    return recipe.batch.gbs * recipe.batch.seq_length * (2.0 if recipe.task.kind == "dpo" else 1.0)

@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 
 from colosseum.planning.constants import Calibration
-from colosseum.planning.flops import tokens_per_step
 from colosseum.planning.hardware import usable_bytes
 from colosseum.planning.job import Job, as_columns
 from colosseum.planning.layout import enumerate_layouts
 from colosseum.planning.plan import Layout
 from colosseum.planning.search import evaluate, search
-from colosseum.recipe import rules
+from colosseum.recipe import derived, rules
 from colosseum.recipe.rules_base import divisors, multiples, replaced
 from colosseum.recipe.schema import AUTO, Recipe
 from colosseum.units import format_bytes, format_count, format_duration
@@ -37,7 +36,7 @@ class Way:
 
     @property
     def tokens_per_day(self) -> float:
-        return tokens_per_step(self.recipe) / self.step_time_s * DAY_S
+        return derived.tokens_per_step(self.recipe) / self.step_time_s * DAY_S
 
     def sentence(self) -> str:
         """``resources.gpus=2880: 35.1 s a step, 50.9B tokens a day``."""

@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from colosseum.recipe.derived import layout_text
+
 PLAN_SCHEMA: Literal["colosseum.plan/1"] = "colosseum.plan/1"
 
 
@@ -38,6 +40,11 @@ class Layout(PlanPart):
     batch_p2p: bool
     grad_reduce_overlap: bool
     param_gather_overlap: bool
+
+    @property
+    def text(self) -> str:
+        """Such as ``TP8 PP10 VPP10 CP4 DP9``."""
+        return layout_text(self.tp, self.pp, self.vpp, self.cp, self.dp)
 
 
 class StageMemory(PlanPart):

@@ -9,13 +9,13 @@ import numpy as np
 from colosseum.errors import Fault, RefusedInput
 from colosseum.planning import cost, memory, nearmiss, scaling
 from colosseum.planning.constants import Calibration, calibration_for
-from colosseum.planning.flops import model_flops_per_token, tokens_per_step
+from colosseum.planning.flops import model_flops_per_token
 from colosseum.planning.hardware import usable_bytes
 from colosseum.planning.job import RECOMPUTE, Job, Layouts
 from colosseum.planning.layout import enumerate_layouts, layout_of
 from colosseum.planning.plan import Convention, Layout, Memory, Plan, Rejected
 from colosseum.planning.search import TIE, Evaluated, search
-from colosseum.recipe import rules
+from colosseum.recipe import derived, rules
 from colosseum.recipe.schema import AUTO, Recipe
 from colosseum.units import format_bytes
 
@@ -138,11 +138,11 @@ def predict(recipe: Recipe, lay: Layouts, calibration: Calibration) -> Plan:
         )
     time = cost.step_time(job, lay, constants)
     step = float(time.total_s[0])
-    gpus, tokens = recipe.resources.gpus, tokens_per_step(recipe)
+    gpus, tokens = recipe.resources.gpus, derived.tokens_per_step(recipe)
     peak = cost.matmul_peak(job)
     flops = {c: _model_flops(job, recipe, causal=c == "causal") for c in ("causal", "full")}
     rate = {c: f * tokens / step / gpus for c, f in flops.items()}
-    steps = scaling.total_steps(recipe)
+    steps = derived.total_steps(recipe)
     hours = None if steps is None else steps * step / 3600.0
     price = recipe.cluster.price_per_gpu_hour
     return Plan(
@@ -247,6 +247,8 @@ def _assumptions(recipe: Recipe, layout: Layout, calibration: Calibration) -> It
         yield "main gradients in BF16 (grad_reduce_dtype auto), as NVIDIA's performance recipes"
     if recipe.precision.fp8_params == AUTO and recipe.precision.fp8 != "none":
         yield "weights kept and gathered in FP8 (fp8_params auto), as NVIDIA's performance recipes"
+    if dropped := derived.dropped_rows(recipe):
+        yield f"each epoch drops its last {dropped:,} rows, which fill no batch: {derived.total_steps(recipe):,} steps"
     if recipe.task.kind == "sft":
         yield "sequences are full: padding counts as tokens"
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from colosseum.errors import RefusedInput
 from colosseum.planning.flops import Shape
 from colosseum.planning.plan import Plan, Storage
+from colosseum.recipe import derived
 from colosseum.recipe.schema import Recipe
 
 RESTART_S = 600.0
@@ -18,15 +19,16 @@ ASYNC_SHARE = 0.1
 
 
 def checkpoint_bytes(recipe: Recipe) -> float:
-    """A whole checkpoint: BF16 weights, FP32 master weights, m and v.
+    """A whole checkpoint: weights, FP32 master weights, m and v.
 
     Megatron's torch_dist format with the distributed optimizer writes 2 + 12 bytes a parameter; 355e9 parameters are
-    5.0 TB, the case study's figure.
+    5.0 TB, the case study's figure. In FP32 the distributed optimizer still writes its own copy of the weights
+    (``DistributedOptimizer``: fp32_param beside exp_avg and exp_avg_sq): 4 + 12.
     """
     precision = recipe.precision
     moments = 2.0 if precision.moments_dtype == "bf16" else 4.0
-    weights, master = (2.0, 4.0) if precision.dtype == "bf16" else (4.0, 0.0)
-    return Shape.of(recipe.model, recipe.batch.seq_length).params * (weights + master + 2.0 * moments)
+    weights = 2.0 if precision.dtype == "bf16" else 4.0
+    return Shape.of(recipe.model, recipe.batch.seq_length).params * (weights + 4.0 + 2.0 * moments)
 
 
 def optimal_interval_s(save_s: float, mtbf_s: float) -> float:
@@ -51,23 +53,11 @@ def goodput(interval_s: float, save_s: float, restart_s: float, mtbf_s: float) -
     return interval_s / (mtbf_s * math.exp(restart_s / mtbf_s) * math.expm1(exponent))
 
 
-def total_steps(recipe: Recipe) -> int | None:
-    """Optimizer steps of the recipe's budget; None where it is not known."""
-    train, batch = recipe.train, recipe.batch
-    if train.steps is not None:
-        return train.steps
-    if train.tokens is not None:
-        return max(1, train.tokens // (batch.gbs * batch.seq_length))
-    if train.epochs is not None and recipe.data.train_samples is not None:
-        return max(1, train.epochs * recipe.data.train_samples // batch.gbs)
-    return None
-
-
 def storage(recipe: Recipe, step_time_s: float | None) -> Storage:
     """Disk, save and load time, cadence and goodput of a recipe on its cluster."""
     checkpoint, place = recipe.checkpoint, recipe.cluster.storage
     size = checkpoint_bytes(recipe)
-    steps = total_steps(recipe)
+    steps = derived.total_steps(recipe)
     written = None if steps is None else steps // checkpoint.every_steps
     kept = _kept(recipe, steps)
     save = None if place.write_bytes_per_s is None else size / place.write_bytes_per_s

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from math import ceil, prod
 from typing import Any, Literal
 
+from colosseum.recipe import derived
+from colosseum.recipe.rules_base import Facts
 from colosseum.recipe.schema import DEFAULT_ENGINE, Cluster, Hardware, Model, Recipe
 
 Dimension = Literal["tp", "pp", "cp", "dp"]
@@ -210,20 +212,15 @@ def _precision(recipe: Recipe) -> dict[str, Any]:
 
 def _rates(recipe: Recipe) -> dict[str, Any]:
     """The schedule's shape: the share of warm-up and the ratio of the two rates."""
-    opt, total = recipe.optimizer, _total_steps(recipe)
+    opt, total = recipe.optimizer, derived.total_steps(recipe)
     share = opt.warmup_steps / total if total else 0.0
     return {
         "lr": LR,
         "min_lr": LR * (opt.min_lr / opt.lr) if opt.lr else 0.0,
         "warmup_steps": min(STEPS - 1, ceil(share * STEPS)),
-        "distributed": opt.distributed,
+        # As engine mcore saves it: one rank's is sharded too, so that a layout of several can load it.
+        "distributed": bool(Facts.of(recipe).sharded_optimizer),
     }
-
-
-def _total_steps(recipe: Recipe) -> int | None:
-    if recipe.train.steps is not None:
-        return recipe.train.steps
-    return (recipe.train.tokens or 0) // (recipe.batch.gbs * recipe.batch.seq_length)
 
 
 def _overlap(overlap: dict[str, Any]) -> dict[str, Any]:
@@ -288,7 +285,7 @@ def _size_decisions(recipe: Recipe, small: Recipe) -> Iterator[Decision]:
     yield _decide("ffn_hidden_size", recipe.model.ffn, small.model.ffn)
     for name in ("gbs", "mbs", "seq_length"):
         yield _decide(name, getattr(recipe.batch, name), getattr(small.batch, name))
-    yield _decide("steps", _total_steps(recipe) or 0, STEPS)
+    yield _decide("steps", derived.total_steps(recipe) or 0, STEPS)
     yield _decide("lr", recipe.optimizer.lr, LR, "a tiny model learns in a few steps")
     yield Decision(
         what="data.blend",
@@ -312,7 +309,7 @@ def _policy_decisions(recipe: Recipe, small: Recipe) -> Iterator[Decision]:
     yield _decide("dtype", recipe.precision.dtype, small.precision.dtype)
     yield _decide("recompute", recipe.recompute.granularity, small.recompute.granularity)
     yield _decide("lr_schedule", recipe.optimizer.lr_schedule, small.optimizer.lr_schedule)
-    yield _decide("distributed optimizer", recipe.optimizer.distributed, small.optimizer.distributed)
+    yield _decide("distributed optimizer", bool(Facts.of(recipe).sharded_optimizer), small.optimizer.distributed)
     yield _decide("checkpoint.format", recipe.checkpoint.format, small.checkpoint.format)
     if recipe.precision.fp8 != "none":
         yield Decision(

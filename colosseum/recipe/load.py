@@ -39,7 +39,7 @@ from colosseum.recipe.override import (
 )
 from colosseum.recipe.provenance import Provenance, Setting, default_of
 from colosseum.recipe.scan import Scanned, read_text, scan
-from colosseum.recipe.schema import Recipe
+from colosseum.recipe.schema import Cluster, Recipe
 
 __all__ = ["Loaded", "Setting", "cluster_names", "describe_recipe", "load", "shipped_recipes"]
 
@@ -85,6 +85,15 @@ def load(name: str, overrides: Sequence[str] = (), *, cluster: str | None = None
     faults += [placed(fault, provenance) for fault in resolve_references(data, lambda path: default_of(path, data))]
     recipe = check(data, provenance, faults)
     return Loaded(recipe=recipe, origins=provenance.origins(), warnings=tuple(repository.warnings))
+
+
+def load_cluster(name: str | None = None) -> Cluster:
+    """The site facts of a cluster file; None = as a recipe that names none: COLOSSEUM_CLUSTER, then ``local``.
+
+    Raises:
+        RefusedInput: there is no such file, or it is at fault.
+    """
+    return load("generic", cluster=name).recipe.cluster
 
 
 def shipped_recipes() -> tuple[str, ...]:

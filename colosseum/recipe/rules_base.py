@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
 
+from colosseum.recipe import derived
 from colosseum.recipe.schema import AUTO, Auto, Recipe, Section
 
 LARGEST = 10**15
@@ -48,7 +49,7 @@ class Facts:
     microbatches: int | None
     sequence_parallel: bool | None
     stage_layers: tuple[int, ...] | None
-    """Layers of the first, an interior (where there is one) and the last pipeline rank; see ``split_layers``."""
+    """Layers of the first, an interior (where there is one) and the last pipeline rank (``split_layers``)."""
     total_steps: int | None
 
     @classmethod
@@ -78,8 +79,8 @@ class Facts:
             dp=dp,
             microbatches=microbatches,
             sequence_parallel=parallel,
-            stage_layers=split_layers(recipe),
-            total_steps=_total_steps(recipe),
+            stage_layers=derived.split_layers(recipe),
+            total_steps=derived.total_steps(recipe),
         )
 
     @property
@@ -90,10 +91,7 @@ class Facts:
     @property
     def distributed_optimizer(self) -> bool | None:
         """As the schema says: auto = when dp * cp > 1."""
-        choice = self.recipe.optimizer.distributed
-        if choice != AUTO:
-            return choice
-        return None if self.sharded_ranks is None else self.sharded_ranks > 1
+        return derived.distributed_optimizer(self.recipe, self.sharded_ranks)
 
     @property
     def sharded_optimizer(self) -> bool | None:
@@ -112,49 +110,6 @@ Rule = Callable[[Facts], Iterator[Finding]]
 def given(value: int | Auto) -> int | None:
     """The number, or None for ``auto``."""
     return None if value == AUTO else value
-
-
-def split_layers(recipe: Recipe) -> tuple[int, ...] | None:
-    """Layers of the first, an interior and the last pipeline rank; None when unknown or when they do not come out even.
-
-    megatron-core, transformer_block.get_num_layers_to_build: ranks given by first/last_stage_layers apart, the others
-    share alike; an accounted embedding or loss takes one layer's place.
-    """
-    par, layers = recipe.parallelism, recipe.model.num_layers
-    pp = given(par.pp)
-    embedding, loss = par.account_for_embedding_in_pipeline_split, par.account_for_loss_in_pipeline_split
-    if pp is None or embedding == AUTO or loss == AUTO:
-        return None
-    first, last = par.first_stage_layers, par.last_stage_layers
-    if first is None and last is None:
-        each, rest = divmod(layers + embedding + loss, pp)
-        if rest or not each:
-            return None
-        if pp == 1:
-            return (layers,)
-        return (each - embedding, *([each] if pp > 2 else []), each - loss)
-    if pp == 1:
-        return None
-    others = pp - (first is not None) - (last is not None)
-    rest = layers - (first or 0) - (last or 0)
-    if others < 0 or rest < 0 or (others == 0) != (rest == 0) or (others and rest % others):
-        return None
-    each = rest // others if others else 0
-    ends = (each if first is None else first, each if last is None else last)
-    return (ends[0], *([each] if pp > 2 else []), ends[1])
-
-
-def _total_steps(recipe: Recipe) -> int | None:
-    """Optimizer steps, when exactly one length is given and its data are known."""
-    train, batch = recipe.train, recipe.batch
-    if [train.steps, train.tokens, train.epochs].count(None) != 2:
-        return None
-    if train.steps is not None:
-        return train.steps
-    if train.tokens is not None:
-        return train.tokens // (batch.gbs * batch.seq_length)
-    rows = recipe.data.train_samples
-    return None if rows is None or train.epochs is None else train.epochs * rows // batch.gbs
 
 
 # --- fields by path ----------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from colosseum.recipe import derived
 from colosseum.recipe.rules_base import Facts, Finding, Rule, divisors, multiples
 
 RUN = re.compile(r"run:[A-Za-z0-9][A-Za-z0-9._-]*(@[0-9]{1,12})?")
@@ -44,8 +45,9 @@ def length_is_a_step(facts: Facts) -> Iterator[Finding]:
     if facts.total_steps != 0:
         return
     if recipe.train.tokens is not None:
-        step = recipe.batch.gbs * recipe.batch.seq_length
-        yield Finding("train.tokens", f"must be at least one step: gbs * seq_length = {step}", (step,))
+        step = derived.tokens_per_step(recipe)
+        pair = " * 2" * (recipe.task.kind == "dpo")
+        yield Finding("train.tokens", f"must be at least one step: gbs * seq_length{pair} = {step}", (step,))
 
 
 def warmup_ends(facts: Facts) -> Iterator[Finding]:

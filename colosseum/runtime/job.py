@@ -13,7 +13,7 @@ import torch.distributed as dist
 from colosseum.bundle import read_bundle
 from colosseum.checkpoint import folders
 from colosseum.errors import RefusedInput
-from colosseum.recipe.rules_base import Facts
+from colosseum.recipe import derived
 from colosseum.recipe.schema import Recipe
 from colosseum.rundir import AttemptDir, OutcomeKind, RunDir, checkpoint_folder, saved_steps
 from colosseum.runtime import device, loop, model, optimizer, parallel, reading, saving
@@ -95,7 +95,7 @@ def train(job: Job, recipe: Recipe, stop: StopSignal, *, predicted_step_s: float
     """
     reading.guard()
     writer = MetricsWriter(job.run, job.number, tensorboard=True) if job.place.rank == 0 else None
-    total_steps = Facts.of(recipe).total_steps or 0
+    total_steps = derived.total_steps(recipe) or 0
     training = _build(recipe, total_steps)
     saver = saving.Saver(job.run, job.number, recipe)
     state = _begin(job, training, saver, writer)
@@ -185,7 +185,7 @@ def _begin(job: Job, training: saving.Training, saver: saving.Saver, writer: Met
             reason = "blend, split, seed or sequence length differ from the checkpoint's: the data begin anew"
             writer.event("new_data_epoch", state.step, reason=reason, checkpoint=str(folder))
             sys.stdout.write(f"{reason}\n")
-    if state.step >= (Facts.of(recipe).total_steps or 0):
+    if state.step >= (derived.total_steps(recipe) or 0):
         raise ConfigFailure(f"{folder} is of step {state.step}, and train.steps ends there or before: say more steps")
     return state
 

@@ -12,6 +12,7 @@ from colosseum.planning.resolve import apply_layout, resolve
 from colosseum.planning.shrink import SAVE_AT, STEPS, Shrunk, shrink
 from colosseum.recipe import rules
 from colosseum.recipe.load import load, shipped_recipes
+from colosseum.recipe.rules_base import Facts
 from colosseum.recipe.schema import Recipe
 
 CPT = [name for name in shipped_recipes() if load(name).recipe.task.kind == "cpt"]
@@ -134,3 +135,13 @@ def test_any_legal_layout_shrinks_to_legal_ones(
     wide = {name for name, size in sizes(full).items() if size > 1}
     told = {d.what for d in small.decisions}
     assert wide <= told
+
+
+def test_both_layouts_of_a_rehearsal_save_the_same_kind_of_optimizer() -> None:
+    """A recipe of one rank resolves auto to false, which four ranks took as an optimizer that is not sharded."""
+    full = apply_layout(HOST, resolve(HOST).layout)
+    assert full.resources.gpus == 1
+    assert full.optimizer.distributed is False
+    small = shrunk(full, 4)
+    kinds = {Facts.of(recipe).sharded_optimizer for recipe in (full, small.recipe, small.other_layout)}
+    assert kinds == {True}

@@ -11,6 +11,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from colosseum.engines.foreign import RUN, source_folder, total_steps
+from colosseum.recipe.derived import steps_per_epoch
 from colosseum.recipe.schema import ChatTokens, Recipe, SftTask
 from colosseum.units import parse_duration_s
 
@@ -213,8 +214,7 @@ def _aligner_trainer(recipe: Recipe) -> Config:
     train, steps = recipe.train, total_steps(recipe)
     epochs = train.epochs
     if epochs is None:
-        rows = recipe.data.train_samples or 1
-        epochs = max(1, -(-steps * recipe.batch.gbs // rows))
+        epochs = max(1, -(-steps // (steps_per_epoch(recipe) or 1)))  # each drops the rows that fill no batch
     return {
         "max_epochs": epochs,
         "max_steps": -1 if train.epochs is not None else steps,

@@ -1,0 +1,87 @@
+"""What follows from a recipe alone, worked out in one place: steps, tokens, pipeline split, optimizer sharding. Pure.
+
+Rules, planner, engines, runtime and the job script ask here, so that a plan and its run give the same figures.
+"""
+
+from __future__ import annotations
+
+from colosseum.recipe.schema import AUTO, Recipe
+
+
+def total_steps(recipe: Recipe) -> int | None:
+    """Optimizer steps of the whole run; None unless exactly one length is given and the data it needs are known.
+
+    Every engine drops the rows that do not fill a batch at the end of each epoch (NeMo-Aligner's samplers with
+    ``drop_last``), so an epoch is ``rows // gbs`` steps and epochs are counted one by one: 7 epochs of 100,000 pairs
+    at gbs 140 are 7 * 714 = 4,998 steps, not 5,000.
+    """
+    train = recipe.train
+    if [train.steps, train.tokens, train.epochs].count(None) != 2:
+        return None
+    if train.steps is not None:
+        return train.steps
+    if train.tokens is not None:
+        return train.tokens // tokens_per_step(recipe)
+    per_epoch = steps_per_epoch(recipe)
+    return None if per_epoch is None or train.epochs is None else train.epochs * per_epoch
+
+
+def steps_per_epoch(recipe: Recipe) -> int | None:
+    """Whole batches in one pass over the training file; None where its rows are not known."""
+    rows = recipe.data.train_samples
+    return None if rows is None else rows // recipe.batch.gbs
+
+
+def dropped_rows(recipe: Recipe) -> int:
+    """Rows that each epoch leaves out because they fill no batch; 0 where a run does not count epochs."""
+    rows = recipe.data.train_samples
+    return 0 if rows is None or recipe.train.epochs is None else rows % recipe.batch.gbs
+
+
+def tokens_per_step(recipe: Recipe) -> int:
+    """Tokens that an optimizer step reads: gbs sequences; DPO reads a chosen and a rejected response a pair."""
+    return recipe.batch.gbs * recipe.batch.seq_length * (2 if recipe.task.kind == "dpo" else 1)
+
+
+def distributed_optimizer(recipe: Recipe, sharded_ranks: int | None) -> bool | None:
+    """Whether optimizer states are sharded: as the recipe says; auto = where dp * cp (``sharded_ranks``) is above 1."""
+    choice = recipe.optimizer.distributed
+    if choice != AUTO:
+        return choice
+    return None if sharded_ranks is None else sharded_ranks > 1
+
+
+def layout_text(tp: int, pp: int, vpp: int, cp: int, dp: int) -> str:
+    """``TP8 PP10 VPP10 CP4 DP9``; sizes of 1 are left out but for TP, PP and DP."""
+    parts = [f"TP{tp}", f"PP{pp}", *([f"VPP{vpp}"] if vpp > 1 else [])]
+    return " ".join([*parts, *([f"CP{cp}"] if cp > 1 else []), f"DP{dp}"])
+
+
+def split_layers(recipe: Recipe) -> tuple[int, ...] | None:
+    """Layers of the first, an interior and the last pipeline rank; None when unknown or when they do not come out even.
+
+    megatron-core, transformer_block.get_num_layers_to_build: ranks given by first/last_stage_layers apart, the others
+    share alike; an accounted embedding or loss takes one layer's place.
+    """
+    par, layers = recipe.parallelism, recipe.model.num_layers
+    pp = None if par.pp == AUTO else par.pp
+    embedding, loss = par.account_for_embedding_in_pipeline_split, par.account_for_loss_in_pipeline_split
+    if pp is None or embedding == AUTO or loss == AUTO:
+        return None
+    first, last = par.first_stage_layers, par.last_stage_layers
+    if first is None and last is None:
+        each, rest = divmod(layers + embedding + loss, pp)
+        if rest or not each:
+            return None
+        if pp == 1:
+            return (layers,)
+        return (each - embedding, *([each] if pp > 2 else []), each - loss)
+    if pp == 1:
+        return None
+    others = pp - (first is not None) - (last is not None)
+    rest = layers - (first or 0) - (last or 0)
+    if others < 0 or rest < 0 or (others == 0) != (rest == 0) or (others and rest % others):
+        return None
+    each = rest // others if others else 0
+    ends = (each if first is None else first, each if last is None else last)
+    return (ends[0], *([each] if pp > 2 else []), ends[1])
