@@ -185,10 +185,14 @@ def read_dataset(prefix: Path) -> IndexedDataset:
             if body not in (sequences * 12 + bounds * 8, sequences * 13 + bounds * 8):
                 raise RefusedInput(f"{idx_path(prefix)} is cut short or damaged; tokenize again")
             lengths = np.fromfile(file, dtype="<i4", count=sequences)
+            pointers = np.fromfile(file, dtype="<i8", count=sequences)
         dtype = _DTYPES[code]
         expected, size = int(lengths.sum(dtype=np.int64)) * dtype.itemsize, bin_path(prefix).stat().st_size
     except FileNotFoundError as error:
         raise RefusedInput(f"{error.filename} does not exist; make it with `colosseum data tokenize`") from error
+    ends = np.cumsum(lengths, dtype=np.int64) * dtype.itemsize
+    if (lengths < 0).any() or (pointers[:1] != 0).any() or (pointers[1:] != ends[:-1]).any():
+        raise RefusedInput(f"{idx_path(prefix)} is damaged: its offsets are not those of its lengths; tokenize again")
     if expected != size:
         raise RefusedInput(f"{bin_path(prefix)} has {size} bytes and its index says {expected}; tokenize again")
     ids: AnyIds = np.memmap(bin_path(prefix), dtype=dtype, mode="r") if size else np.zeros(0, dtype)

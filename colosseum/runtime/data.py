@@ -12,7 +12,7 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,10 +28,12 @@ from megatron.core.datasets.utils import Split
 
 from colosseum.atomic import replacing
 from colosseum.data.eod import eod_id
+from colosseum.data.identity import dataset_identity
 from colosseum.data.indexed import read_dataset
 from colosseum.errors import RefusedInput
 from colosseum.recipe.schema import BlendEntry, Recipe
 from colosseum.runtime.failures import ConfigFailure, DataFailure
+from colosseum.runtime.reading import CutIndex
 from colosseum.runtime.tasks.base import Batch, Part, Shown
 
 KEYS = ("tokens", "labels", "loss_mask", "position_ids")
@@ -87,6 +89,9 @@ class Source:
         number, position = divmod(ordinal, len(self._passes[0]))
         sample = self._passes[number][position]
         largest = int(torch.maximum(sample["tokens"].max(), sample["labels"].max()))
+        smallest = int(torch.minimum(sample["tokens"].min(), sample["labels"].min()))
+        if smallest < 0:
+            raise DataFailure(f"{self.prefix}.bin holds token id {smallest}: it is damaged or no data of token ids")
         if largest >= self._vocab_size:
             raise DataFailure(
                 f"{self.prefix}.bin holds token id {largest} and model.vocab_size is {self._vocab_size}: "
@@ -134,16 +139,36 @@ class BlendSamples:
         return Shown(source=source, ids=sample["tokens"].tolist(), masked=masked)
 
 
-def sample_order(recipe: Recipe) -> str:
-    """Identity of the order of a blend's samples."""
+def identities(recipe: Recipe) -> tuple[str, ...]:
+    """Which data each source is now (`data.identity`); rank 0 reads, all ranks call.
+
+    Raises:
+        DataFailure: a file cannot be read.
+    """
+    found: list[Any] = [None]
+    if _rank() == 0:
+        try:
+            found = [tuple(dataset_identity(Path(entry.path)) for entry in recipe.data.blend)]
+        except OSError as error:
+            raise DataFailure(f"cannot read {error.filename}: {error.strerror}") from error
+    if dist.is_initialized():
+        dist.broadcast_object_list(found)
+    return tuple(found[0])
+
+
+def sample_order(recipe: Recipe, which: Sequence[str]) -> str:
+    """Identity of the order of a blend's samples, ``which`` being those of its sources."""
     data = recipe.data
-    blend = [(entry.path, entry.weight) for entry in data.blend]
+    blend = [(identity, entry.weight) for identity, entry in zip(which, data.blend, strict=True)]
     order = json.dumps([blend, data.split, recipe.train.seed, recipe.batch.seq_length])
     return hashlib.sha256(order.encode()).hexdigest()
 
 
-def build(recipe: Recipe, name: Part, size: int, cache: Path) -> BlendSamples:
+def build(recipe: Recipe, name: Part, size: int, cache: Path, which: Sequence[str]) -> BlendSamples:
     """The first ``size`` samples of the recipe's blend; all ranks call it, rank 0 writes what the others map.
+
+    Args:
+        which: identities of the sources; indices of the order are kept under them.
 
     Raises:
         DataFailure: a file is missing, broken or too small.
@@ -157,14 +182,16 @@ def build(recipe: Recipe, name: Part, size: int, cache: Path) -> BlendSamples:
         order = _blended(weights, size)
         _replace(files[0], order[0])
         _replace(files[1], order[1])
-        counts = np.bincount(order[0], minlength=len(weights))
-        sources = _sources(recipe, name, counts, words, cache)
-        _barrier()
     else:
         _barrier()
         order = np.load(files[0], mmap_mode="r"), np.load(files[1], mmap_mode="r")
-        counts = np.bincount(order[0], minlength=len(weights))
-        sources = _sources(recipe, name, counts, words, cache)
+    counts = np.bincount(order[0], minlength=len(weights))
+    sources = tuple(
+        _source(recipe, entry, name, int(count), words, cache, identity)
+        for entry, count, identity in zip(recipe.data.blend, counts, which, strict=True)
+    )
+    if _rank() == 0:
+        _barrier()
     return BlendSamples(sources=sources, source_of=order[0], ordinals=order[1], seq_length=recipe.batch.seq_length)
 
 
@@ -190,14 +217,9 @@ def _blended(weights: list[float], size: int) -> tuple[npt.NDArray[np.int16], np
     return source_of, ordinals
 
 
-def _sources(recipe: Recipe, name: Part, counts: Any, words: Vocabulary, cache: Path) -> tuple[Source, ...]:
-    return tuple(
-        _source(recipe, entry, name, int(count), words, cache)
-        for entry, count in zip(recipe.data.blend, counts, strict=True)
-    )
-
-
-def _source(recipe: Recipe, entry: BlendEntry, name: Part, count: int, words: Vocabulary, cache: Path) -> Source:
+def _source(
+    recipe: Recipe, entry: BlendEntry, name: Part, count: int, words: Vocabulary, cache: Path, identity: str
+) -> Source:
     seq_length = recipe.batch.seq_length
     try:
         lengths = read_dataset(Path(entry.path)).lengths
@@ -218,26 +240,37 @@ def _source(recipe: Recipe, entry: BlendEntry, name: Part, count: int, words: Vo
     shares = config.split_matrix[_SPLITS[name].value] or (0.0, 0.0)
     first, last = (round(share * len(lengths)) for share in shares)
     tokens = int(lengths[first:last].sum(dtype=np.int64))
-    if tokens <= seq_length:
+    repeated = None
+    if name == "valid" and 0 < tokens <= seq_length:
+        repeated = 1  # megatron-core then repeats the part until it fills one sequence
+    elif tokens <= seq_length:
         raise DataFailure(
             f"{entry.path}: its {name} part ({last - first} documents, data.split {recipe.data.split}) has {tokens} "
             f"tokens, fewer than one sequence of {seq_length} + 1"
+            + ("; train.val_steps=0 trains without validation" if name == "valid" else "")
         )
     indexed = IndexedDataset(entry.path, multimodal=False, mmap=True)
     documents = np.arange(first, last, dtype=np.int32)
-    passes = math.ceil(count / ((tokens - 1) // seq_length)) or 1
-    datasets = [
-        GPTDataset(
-            indexed,
-            entry.path,
-            documents,
-            None,
-            _SPLITS[name],
-            dataclasses.replace(config, random_seed=recipe.train.seed + number),
-        )
-        for number in range(passes)
-    ]
-    return Source(entry.path, datasets, words.vocab_size)
+    passes = math.ceil(count / max(1, (tokens - 1) // seq_length)) or 1
+
+    def one(number: int) -> Any:
+        settings = dataclasses.replace(config, random_seed=recipe.train.seed + number)
+        # The name is a part of the cache's key: data made anew under a path have indices of their own.
+        key = f"{entry.path} {identity}"
+        return GPTDataset(indexed, key, documents, repeated, _SPLITS[name], settings)
+
+    return Source(entry.path, [_built(one, number) for number in range(passes)], words.vocab_size)
+
+
+def _built(build: Callable[[int], Any], number: int) -> Any:
+    """One pass; rank 0 makes anew each of its indices that a full disk or a crash cut short."""
+    while True:
+        try:
+            return build(number)
+        except CutIndex as cut:
+            if _rank() != 0:
+                raise
+            cut.path.unlink()
 
 
 def _rank() -> int:

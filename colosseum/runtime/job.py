@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,11 +76,13 @@ def main(bundle_folder: Path, stop: StopSignal) -> int:
         dist.destroy_process_group()
     except Exception as error:
         verdict = judge(error)
-        if verdict.kind == "crash":
-            traceback.print_exc()
-        sys.stderr.write(f"{verdict.kind}: {verdict.reason}\n")
-        sys.stderr.flush()
+        # First the outcome: on a full disk the log takes no line, and the room held back is for this one.
         code = job.end(verdict.kind, retry=verdict.retry, reason=verdict.reason)
+        with suppress(OSError):
+            if verdict.kind == "crash":
+                traceback.print_exc()
+            sys.stderr.write(f"{verdict.kind}: {verdict.reason}\n")
+            sys.stderr.flush()
         # Other ranks may wait in a collective: leaving at once, without tearing groups down, ends them all.
         os._exit(code)
     if stopped:
@@ -182,7 +185,7 @@ def _begin(job: Job, training: saving.Training, saver: saving.Saver, writer: Met
         size = sum(file.bytes for file in metadata.files.values())
         writer.row("load", state.step, time_s=device.wall_s() - start, bytes=size)
         if "data" in what and state.consumed_samples != metadata.consumed_samples:
-            reason = "blend, split, seed or sequence length differ from the checkpoint's: the data begin anew"
+            reason = "data, blend, split, seed or sequence length differ from the checkpoint's: the data begin anew"
             writer.event("new_data_epoch", state.step, reason=reason, checkpoint=str(folder))
             sys.stdout.write(f"{reason}\n")
     if state.step >= (derived.total_steps(recipe) or 0):

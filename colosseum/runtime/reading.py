@@ -67,6 +67,14 @@ def _load_common(_: Any, checkpoint_dir: str | Path) -> Any:
     return load_torch(Path(checkpoint_dir) / COMMON_STATE_FNAME, allow=ALLOW)
 
 
+class CutIndex(DataFailure):
+    """An index in the data cache that cannot be used; it can be made again."""
+
+    def __init__(self, path: Path, sentence: str) -> None:
+        super().__init__(sentence)
+        self.path = path
+
+
 class _Numpy:
     """numpy, whose ``load`` takes numbers only whatever it is asked for."""
 
@@ -80,7 +88,7 @@ class _Numpy:
             return np.load(path, **{**options, "allow_pickle": False})
         except (ValueError, EOFError) as error:
             text = " ".join(str(error).split())
-            raise DataFailure(f"{path} is no index that megatron-core wrote ({text}): delete it") from error
+            raise CutIndex(Path(path), f"{path} is no index that megatron-core wrote ({text}): delete it") from error
 
 
 def check_scaling(state: Mapping[str, Any]) -> None:

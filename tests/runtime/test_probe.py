@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from colosseum.recipe.schema import Recipe
-from colosseum.runtime.data import build
+from colosseum.runtime.data import build, identities
 from colosseum.runtime.probe import probe
 from tests.runtime import tiny
 
@@ -16,7 +16,7 @@ def test_ids_masks_and_shares(data: Path, tmp_path: Path) -> None:
     plain = tiny.recipe(data).as_data()
     plain["data"]["eod_mask_loss"] = True
     recipe = Recipe.from_data(plain)
-    samples = build(recipe, "train", 400, tmp_path / "cache")
+    samples = build(recipe, "train", 400, tmp_path / "cache", identities(recipe))
     found = probe(recipe, samples, 16)
     assert [row["sample"] for row in found["samples"]] == [16, 17, 18]
     for row in found["samples"]:

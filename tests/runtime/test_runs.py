@@ -241,6 +241,19 @@ def test_a_run_that_is_stopped_while_it_imports_is_saved(place: Place, data: Pat
     assert (stopped.code, stopped.outcome["kind"]) == (130, "saved"), stopped.err
 
 
+def test_a_stop_is_heard_inside_a_validation(place: Place, data: Path) -> None:
+    sections = {"train": {"steps": 8, "val_every_steps": 2, "val_steps": 100_000}, "checkpoint": {"every_steps": 100}}
+    process = place.start(place.recipe(tiny.recipe(data, model=SHALLOW, **sections)))
+    run = wait_for_step(place, process, 2)
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    stopped = place.end(process, run)
+    assert stopped.code == 130
+    assert (stopped.outcome["kind"], stopped.outcome["last_saved_step"]) == ("saved", 2), "nothing was due to be saved"
+    assert "validation_stopped" in [row["kind"] for row in read_lines(run.events)]
+    assert latest_rows(run.metrics, "val") == []
+
+
 def test_a_fork_with_another_rate(finished: RunDir, place: Place) -> None:
     fork = place.train("--from", f"{finished.root}@4", "optimizer.lr=0.001", "optimizer.min_lr=0.0001")
     assert fork.code == 0, fork.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -20,11 +21,15 @@ class Cpt:
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
 
+    @cached_property
+    def _identities(self) -> tuple[str, ...]:
+        return data.identities(self._recipe)
+
     def samples(self, part: Part, size: int, cache: Path) -> data.BlendSamples:
-        return data.build(self._recipe, part, size, cache)
+        return data.build(self._recipe, part, size, cache, self._identities)
 
     def sample_order(self) -> str:
-        return data.sample_order(self._recipe)
+        return data.sample_order(self._recipe, self._identities)
 
     def sums(self, losses_BS: torch.Tensor, batch: Batch) -> Sums:
         mask_BS = batch["loss_mask"].float()
