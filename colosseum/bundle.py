@@ -17,6 +17,7 @@ import yaml
 from colosseum import __version__
 from colosseum.errors import EnvironmentFault, RefusedInput
 from colosseum.reading import Unreadable, read_bytes, read_object
+from colosseum.recipe.scan import EXPONENT
 from colosseum.terminal import one_line
 
 if TYPE_CHECKING:  # who lists a thousand runs opens no bundle
@@ -43,9 +44,28 @@ def to_json(data: Any) -> bytes:
 
 
 def to_yaml(data: Any) -> bytes:
-    """YAML in the order given, with floats that YAML 1.1 readers take as floats."""
-    text: str = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120, default_flow_style=False)
+    """YAML in the order given: floats that YAML 1.1 readers take as floats, text that every reader takes as that text.
+
+    Raises:
+        UnicodeEncodeError: text with half a surrogate pair, which no recipe holds.
+    """
+    options = {"sort_keys": False, "allow_unicode": True, "width": 120, "default_flow_style": False}
+    text: str = yaml.dump(data, Dumper=_Dumper, **options)
     return text.encode()
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes what PyYAML would write bare although YAML 1.2 (and our own reader) takes it as a number: 1e5."""
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = "'" if EXPONENT.fullmatch(text) else None
+    if any(c in text for c in "\x85\u2028\u2029"):  # line breaks, which only an escape keeps
+        style = '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _represent_text)
 
 
 def write_bundle(target: Path, files: Mapping[str, bytes], manifest: Mapping[str, Any]) -> None:

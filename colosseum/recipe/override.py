@@ -208,6 +208,8 @@ def resolve_references(data: dict[str, Any], default: Callable[[Sequence[str]], 
         text = "".join(parts)
         if len(text) > MAX_TEXT:
             raise _Unresolved(f"references must not grow a text beyond {MAX_TEXT:,} characters", ())
+        if "${" in text:  # written out and read again it would be a reference
+            raise _Unresolved("references must not make up another reference", ())
         return text
 
     done: dict[str, Any] = {}

@@ -25,8 +25,8 @@ REFERENCE_RULE = "a reference must be ${section.key}; environment variables and 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _scalars = yaml.constructor.SafeConstructor()
 _resolver: Any = yaml.resolver.Resolver()
-# YAML 1.1 asks for a dot in 1e-5; everybody else reads it as a number.
-_EXPONENT = re.compile(r"[-+]?\d[\d_]*(?:\.\d*)?[eE][-+]?\d+")
+# YAML 1.1 asks for a dot in 1e-5; everybody else reads it as a number. So text of this form is written in quotes.
+EXPONENT = re.compile(r"[-+]?\d[\d_]*(?:\.\d*)?[eE][-+]?\d+")
 
 Path_ = tuple[str, ...]
 
@@ -84,7 +84,7 @@ def plain_scalar(text: str) -> Any:
         return _scalars.construct_yaml_int(node)
     if tag == "float":
         return _scalars.construct_yaml_float(node)
-    if _EXPONENT.fullmatch(text):
+    if EXPONENT.fullmatch(text):
         return float(text.replace("_", ""))
     return text
 
