@@ -49,8 +49,9 @@ def to_yaml(data: Any) -> bytes:
     Raises:
         UnicodeEncodeError: text with half a surrogate pair, which no recipe holds.
     """
-    options = {"sort_keys": False, "allow_unicode": True, "width": 120, "default_flow_style": False}
-    text: str = yaml.dump(data, Dumper=_Dumper, **options)
+    text: str = yaml.dump(
+        data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120, default_flow_style=False
+    )
     return text.encode()
 
 

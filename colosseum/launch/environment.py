@@ -5,15 +5,12 @@ Sources: the Megatron-LM and Transformer Engine documentation, NCCL's and PyTorc
 
 from __future__ import annotations
 
-import re
-
 from colosseum.engines.base import Setting
 from colosseum.engines.registry import engine_of
 from colosseum.errors import Fault
 from colosseum.planning.plan import Plan
 from colosseum.recipe.schema import Recipe
-
-_SECRET = re.compile(r"TOKEN(?!IZ)|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|PRIVATE_?KEY")
+from colosseum.recipe.site import secret_faults
 
 
 def engine_settings(recipe: Recipe, plan: Plan) -> list[Setting]:
@@ -57,7 +54,5 @@ def settings(recipe: Recipe, plan: Plan) -> list[Setting]:
 
 
 def faults(recipe: Recipe) -> list[Fault]:
-    """Site variables that a bundle must not hold."""
-    rule = "looks like a secret; a bundle holds none: set it in your login environment"
-    secrets = [name for name in recipe.cluster.env if _SECRET.search(name.upper())]
-    return [Fault(path=f"cluster.env.{name}", value="…", rule=rule) for name in secrets]
+    """Site facts that a bundle must not hold."""
+    return secret_faults(recipe)

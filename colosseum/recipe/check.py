@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from colosseum.errors import Fault, RefusedInput
 from colosseum.recipe.provenance import MAX_FAULTS, Provenance, faults_of
 from colosseum.recipe.schema import Recipe
+from colosseum.recipe.site import secret_faults
 
 
 def check(data: dict[str, Any], provenance: Provenance, faults: list[Fault]) -> Recipe:
@@ -36,7 +37,11 @@ def check(data: dict[str, Any], provenance: Provenance, faults: list[Fault]) -> 
         except ValidationError:
             recipe = None
     if recipe is not None:
-        rest = [f for f in rules.faults(recipe) if not any(_touches(f.path, path) for path in dropped if path)]
+        rest = [
+            f
+            for f in [*rules.faults(recipe), *secret_faults(recipe)]
+            if not any(_touches(f.path, path) for path in dropped if path)
+        ]
         if not faults and not rest:
             return recipe
         faults += [placed(fault, provenance) for fault in rest]

@@ -6,11 +6,13 @@ modules and the container image. A recipe is data that people pass on; it must n
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from colosseum.errors import Fault
+from colosseum.recipe.schema import Recipe
 
 RULE = (
     "site facts come from a cluster file (~/.config/colosseum/cluster/NAME.yaml) or the command line "
@@ -20,6 +22,41 @@ BESIDE_RULE = (
     "a cluster file beside a recipe is not read: if it is yours, move it to ~/.config/colosseum/cluster/ "
     "(site facts never come from a recipe)"
 )
+
+_REFUSAL = "looks like a secret; a bundle holds none: set it in your login environment, which a job inherits"
+_SECRET_NAME = re.compile(
+    r"TOKEN(?!IZ)|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|API_?KEY|(PRIVATE|ACCESS)_?KEY|(^|_)PAT(_|$)|DATABASE_URL"
+)
+# Every repetition is bounded: a crafted value must not take long to judge.
+_SECRET_VALUE = re.compile(
+    r"://[^\s/@:]{0,128}:[^\s/@]{1,256}@"  # a password in a URL
+    r"|^[^\s/:@]{1,128}:[^\s/@]{1,256}@[\w.-]"  # user:password@host
+    r"|(?i:password|passwd|pwd|secret|token|api_?key|access_?key|signature)=[^\s&;,]"
+    r"|\b(?:Bearer|Basic) [\w.~+/=-]{8}"
+    r"|-----BEGIN (?:[A-Z]{1,16} ){0,3}PRIVATE KEY"
+    r"|(?<![A-Za-z0-9])(?:hf_[A-Za-z0-9]{8}|gh[opsur]_[A-Za-z0-9]{8}|github_pat_\w{8}|glpat-[\w-]{8}|sk-[\w-]{8}"
+    r"|xox[abeprs]-[\w-]{8}|nvapi-[\w-]{8}|AIza[\w-]{30}|(?:AKIA|ASIA)[A-Z0-9]{12}|eyJ[\w-]{8,512}\.eyJ[\w-])"
+    # an AWS secret key: 40 characters of base64 with small and large letters and digits
+    r"|(?<![\w/+=-])(?=[A-Za-z0-9/+]{0,39}[a-z])(?=[A-Za-z0-9/+]{0,39}[A-Z])(?=[A-Za-z0-9/+]{0,39}[0-9])"
+    r"[A-Za-z0-9+][A-Za-z0-9/+]{39}(?![\w/+=-])"
+)
+
+
+def secret_faults(recipe: Recipe) -> list[Fault]:
+    """Site facts that look like a secret, by a variable's name or by any value; the values are not shown."""
+    found = {
+        f"cluster.env.{name}": None
+        for name, value in recipe.cluster.env.items()
+        if _SECRET_NAME.search(name.upper()) or _SECRET_VALUE.search(value)
+    }
+    container, slurm = recipe.cluster.container, recipe.cluster.slurm
+    texts = {"slurm.extra": slurm.extra, "modules": recipe.cluster.modules}
+    if container is not None:
+        texts |= {"container.image": (container.image,), "container.mounts": container.mounts}
+    for path, values in texts.items():
+        if any(map(_SECRET_VALUE.search, values)):
+            found[f"cluster.{path}"] = None
+    return [Fault(path=path, value="…", rule=_REFUSAL) for path in found]
 
 
 def is_cluster_file(config_path: str) -> bool:

@@ -1,0 +1,70 @@
+"""A secret in a site fact is refused by its name or by its value, and shown nowhere."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from colosseum.errors import RefusedInput
+from colosseum.recipe.load import load
+
+SECRETS = {
+    "DATABASE_URL": "postgres://db/runs",
+    "https_proxy": "http://user:pw-1@proxy:3128",
+    "GITHUB_PAT": "abcd1234",
+    "A": "hf_abcdefghij",
+    "B": "ghp_abcdefgh1234",
+    "C": "sk-proj-abcdefgh",
+    "D": "AKIAIOSFODNN7EXAMPLE",
+    "E": "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
+    "F": "-----BEGIN OPENSSH PRIVATE KEY----- abc",
+    "G": "user:pw-1@host",
+    "H": "postgresql://h/db?password=abcd",
+    "I": "Bearer abcdefgh12",
+    "WANDB_API_KEY": "x1y2",
+}
+HARMLESS = [
+    "=mlx5_0,mlx5_3:1",
+    "/usr/bin:/bin",
+    "http://proxy:3128",
+    "localhost,127.0.0.1,.site",
+    "/a:/b@c",
+    "22",
+    "eth0",
+]
+HARMLESS += [
+    "docker://user@nvcr.io#nvidia/nemo:25.04",
+    "disk-abcdefghij",
+    "a1" * 32,
+    "/lustre/Projects1/abcdefghijklmnopqr/AB",
+]
+
+
+@pytest.mark.parametrize(("name", "value"), SECRETS.items(), ids=SECRETS.keys())
+def test_a_secret_is_refused_and_not_shown(name: str, value: str) -> None:
+    with pytest.raises(RefusedInput, match="looks like a secret") as caught:
+        load("debug/cpt-4k-bf16", [f"cluster.env.{name}='{value}'"], cluster="local")
+    (fault,) = caught.value.faults
+    assert (fault.path, fault.where) == (f"cluster.env.{name}", "command line")
+    assert value not in str(caught.value.as_json())
+
+
+@pytest.mark.parametrize(
+    "word", ["slurm.extra=['--comment=hf_abcdefghij']", "container={image: 'docker://u:pw-1@r#i'}"]
+)
+def test_other_site_facts_hold_none_either(word: str) -> None:
+    with pytest.raises(RefusedInput, match="looks like a secret"):
+        load("debug/cpt-4k-bf16", [f"cluster.{word}"], cluster="local")
+
+
+def test_harmless_values_are_taken() -> None:
+    words = [f"cluster.env.X{i}='{value}'" for i, value in enumerate(HARMLESS)]
+    assert list(load("debug/cpt-4k-bf16", words, cluster="local").recipe.cluster.env.values()) == HARMLESS
+
+
+@pytest.mark.parametrize("unit", ["a", "eyJ", "a:", "aA1/", "A ", "://", "://a:"])
+def test_a_crafted_value_is_judged_quickly(unit: str) -> None:
+    start = time.perf_counter()
+    load("debug/cpt-4k-bf16", [f"cluster.env.X='{(unit * 4000)[:4000]}.'"], cluster="local")
+    assert time.perf_counter() - start < 2
