@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from colosseum.errors import EnvironmentFault
+from colosseum.launch.sbatch import gpu_option
 from colosseum.launch.slurm import call, job_environment
 from colosseum.recipe.schema import Cluster
 from colosseum.units import slurm_time
@@ -58,10 +59,8 @@ def _options(cluster: Cluster) -> list[str]:
 
 
 def _gpus(cluster: Cluster) -> list[str]:
-    kind = cluster.slurm.gpu_request
-    if kind == "none":
-        return []
-    return [f"--gres=gpu:{cluster.gpus_per_node}" if kind == "gres" else f"--gpus-per-node={cluster.gpus_per_node}"]
+    asked = gpu_option(cluster.slurm.gpu_request, cluster.gpus_per_node)
+    return [] if asked is None else [f"--{asked[0]}={asked[1]}"]
 
 
 def _partition(cluster: Cluster) -> Iterator[Check]:

@@ -17,8 +17,9 @@ from colosseum.units import parse_duration_s, slurm_time
 
 _OPTION = re.compile(r"--([a-z][a-z-]*)(?:=(.*))?", re.DOTALL)
 # Options that the rest of the script relies on; an abbreviation of one reaches it too (getopt_long).
-_OWNED = """array begin chdir container- dependency deadline error export export-file gpus-per-node gres input job-name
-    kill-on-invalid-dep nodes no-requeue ntasks ntasks-per-node open-mode output parsable quiet requeue signal
+_OWNED = """array begin chdir container- dependency deadline error export export-file gpus gpus-per-node gpus-per-socket
+    gpus-per-task gres input job-name kill-on-invalid-dep nodes no-requeue ntasks ntasks-per-core ntasks-per-gpu
+    ntasks-per-node ntasks-per-socket tasks-per-node open-mode output parsable quiet requeue signal workdir
     test-only time wait wrap account constraint exclude partition qos reservation exclusive"""
 # sbatch reads an option into 8 KiB; every character may need a backslash.
 _LONGEST = 4000
@@ -28,6 +29,14 @@ def nodes_and_tasks(recipe: Recipe) -> tuple[int, int]:
     """Nodes of the job and ranks on each."""
     gpus, per_node = recipe.resources.gpus, recipe.resources.gpus_per_node
     return (1, gpus) if gpus <= per_node else (gpus // per_node, per_node)
+
+
+def too_few_nodes(recipe: Recipe) -> str | None:
+    """A sentence where the cluster file gives the cluster fewer nodes than the job takes."""
+    wanted, cluster = nodes_and_tasks(recipe)[0], recipe.cluster
+    if cluster.nodes is None or wanted <= cluster.nodes:
+        return None
+    return f"the job takes {wanted:,} nodes and cluster {cluster.name} has {cluster.nodes:,} (cluster.nodes)"
 
 
 def faults(recipe: Recipe) -> list[Fault]:
@@ -114,6 +123,15 @@ def margin_s(recipe: Recipe) -> int:
     return max(1, min(wanted, parse_duration_s(recipe.resources.time_limit) // 4, 65535))  # Slurm takes 16 bits
 
 
+def gpu_option(request: str, gpus: int) -> tuple[str, str] | None:
+    """Name and value of the option that asks for ``gpus`` on each node (``slurm.gpu_request``); None = no option."""
+    option, _, kind = request.partition(":")
+    if option == "none":
+        return None
+    count = f"{kind}:{gpus}" if kind else str(gpus)
+    return (option, f"gpu:{count}" if option == "gres" else count)
+
+
 def _header(recipe: Recipe, margin: int) -> list[str]:
     slurm, (nodes, per_node) = recipe.cluster.slurm, nodes_and_tasks(recipe)
     gpus = min(recipe.resources.gpus, recipe.resources.gpus_per_node)
@@ -122,10 +140,8 @@ def _header(recipe: Recipe, margin: int) -> list[str]:
         ("nodes", str(nodes)),
         ("ntasks-per-node", "1" if slurm.launch == "torchrun" else str(per_node)),
     ]
-    if slurm.gpu_request == "gres":
-        options.append(("gres", f"gpu:{gpus}"))
-    elif slurm.gpu_request == "gpus-per-node":
-        options.append(("gpus-per-node", str(gpus)))
+    if (asked := gpu_option(slurm.gpu_request, gpus)) is not None:
+        options.append(asked)
     options.append(("time", slurm_time(parse_duration_s(recipe.resources.time_limit))))
     for name in ("partition", "account", "qos", "reservation", "constraint"):
         if (value := getattr(slurm, name)) is not None:

@@ -14,7 +14,7 @@ from colosseum.bundle import LaunchBundle, write_bundle
 from colosseum.engines.planned import plan as plan_of
 from colosseum.engines.registry import cannot_train, engine_of
 from colosseum.errors import EnvironmentFault, Fault, RefusedInput
-from colosseum.launch import inputs, local, local_script
+from colosseum.launch import inputs, local, local_script, sbatch
 from colosseum.launch.compile import LOCAL_SCRIPT, Compiled, Lineage, compile_bundle
 from colosseum.launch.scheduler import Scheduler, Submission
 from colosseum.launch.stopwatch import part
@@ -38,7 +38,7 @@ def runs_root(given: Path | None, cluster: Cluster) -> Path:
     """Where run folders are made: --runs, COLOSSEUM_RUNS, the cluster's own, ./runs."""
     if given is not None:
         return given
-    return Path(os.environ.get("COLOSSEUM_RUNS") or cluster.paths.runs)
+    return Path(os.environ.get("COLOSSEUM_RUNS") or cluster.paths.runs).expanduser()
 
 
 def find_run(name: str, runs: Path) -> RunDir:
@@ -61,6 +61,8 @@ def warnings(compiled: Compiled) -> list[str]:
     if sentence := cannot_train(compiled.recipe):
         found.append(sentence)
     if compiled.recipe.cluster.scheduler == "local" and (sentence := local.cannot_run(compiled.recipe)):
+        found.append(sentence)
+    if compiled.recipe.cluster.scheduler == "slurm" and (sentence := sbatch.too_few_nodes(compiled.recipe)):
         found.append(sentence)
     if not compiled.plan.fits:
         found.append(_too_large(compiled))

@@ -41,6 +41,10 @@ Duration = Annotated[str, StringConstraints(max_length=32), AfterValidator(_dura
 EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
 
 
+GpuRequest = Annotated[str, StringConstraints(pattern=r"^(none|(gres|gpus-per-node)(:[A-Za-z0-9_.-]{1,64})?)$")]
+"""How a job asks for GPUs: ``gres:h100`` is ``--gres=gpu:h100:8``; likewise ``gpus-per-node:h100``."""
+
+
 class Section(BaseModel):
     """A frozen part of a recipe. Strict: ``"8"`` is no number, ``true`` is no count, ``no`` is no text."""
 
@@ -354,7 +358,7 @@ class Slurm(Section):
     reservation: Text | None = None
     constraint: Text | None = None
     exclude: tuple[Text, ...] = ()
-    gpu_request: Literal["gres", "gpus-per-node", "none"] = "gpus-per-node"
+    gpu_request: GpuRequest = Field("gpus-per-node", description="gres or gpus-per-node, each also with a type; none")
     exclusive: bool = True
     mpi: Text | None = Field(None, description="srun --mpi plugin; null = the site's default")
     launch: Literal["srun", "torchrun"] = Field("srun", description="one task a GPU, or torchrun one a node")

@@ -1,0 +1,70 @@
+"""What a cluster file may ask Slurm for, as the job script says it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from colosseum.errors import RefusedInput
+from colosseum.launch import sbatch
+from colosseum.launch.compile import Compiled
+from colosseum.launch.submit import prepare, runs_root, warnings
+from colosseum.recipe.load import load, load_cluster
+
+
+def compiled(*words: str) -> Compiled:
+    recipe = load("colosseum-355b/cpt-16k-expand", words, cluster="dgx-h100").recipe
+    return prepare(recipe, Path("/data"))
+
+
+@pytest.mark.parametrize(
+    ("form", "option"),
+    [
+        ("gres", "--gres=gpu:8"),
+        ("gres:h100", "--gres=gpu:h100:8"),
+        ("gpus-per-node", "--gpus-per-node=8"),
+        ("gpus-per-node:h100", "--gpus-per-node=h100:8"),
+    ],
+)
+def test_gpus_are_asked_for_with_or_without_a_type(form: str, option: str) -> None:
+    assert f"#SBATCH {option}" in compiled(f"cluster.slurm.gpu_request={form}").script.splitlines()
+
+
+@pytest.mark.parametrize("form", ["gres:", "gres:a b", "gpus:h100", "gpus-per-node:h100:8"])
+def test_another_form_is_refused(form: str) -> None:
+    with pytest.raises(RefusedInput, match="gpu_request"):
+        load("generic", [f"cluster.slurm.gpu_request='{form}'"])
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--tasks-per-node=1",
+        "--tasks-per=1",
+        "--gpus-per-task=1",
+        "--gpus-per-t=1",
+        "--gpus=8",
+        "--ntasks-per-gpu=1",
+        "--ntasks-per-socket=1",
+        "--gpus-per-socket=4",
+    ],
+)
+def test_extra_options_cannot_undo_ours(option: str) -> None:
+    recipe = load("colosseum-355b/cpt-16k-expand", [f"cluster.slurm.extra=['{option}']"], cluster="dgx-h100").recipe
+    (fault,) = sbatch.faults(recipe)
+    assert (fault.path, fault.value) == ("cluster.slurm.extra", option)
+
+
+def test_a_job_of_more_nodes_than_the_cluster_has_is_said() -> None:
+    said = {nodes: warnings(compiled(f"cluster.nodes={nodes}")) for nodes in (359, 360)}
+    sentence = "the job takes 360 nodes and cluster dgx-h100 has 359 (cluster.nodes)"
+    assert sentence in said[359] and set(said[359]) - set(said[360]) == {sentence}
+
+
+def test_a_home_is_expanded_in_the_place_of_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLOSSEUM_RUNS", raising=False)
+    monkeypatch.setenv("HOME", "/home/someone")
+    cluster = load_cluster("local")
+    cluster = cluster.model_copy(update={"paths": cluster.paths.model_copy(update={"runs": "~/x"})})
+    assert runs_root(None, cluster) == Path("/home/someone/x")
