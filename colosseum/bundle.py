@@ -24,6 +24,8 @@ if TYPE_CHECKING:  # who lists a thousand runs opens no bundle
     from colosseum.planning.plan import Plan
     from colosseum.recipe.schema import Recipe
 
+FOLDER_MODE, FILE_MODE, PROGRAM_MODE = 0o750, 0o640, 0o750
+"""Of run folders' roots and bundles, whatever the umask: for the owner and the group, written by the owner only."""
 MANIFEST_SCHEMA = "colosseum.manifest/1"
 MANIFEST, RECIPE, PLAN, ENV = "manifest.json", "recipe.yaml", "plan.json", "env.json"
 
@@ -85,16 +87,17 @@ def write_bundle(target: Path, files: Mapping[str, bytes], manifest: Mapping[str
     except OSError as error:
         raise EnvironmentFault(f"cannot write a bundle at {target}: {error.strerror}") from error
     try:
-        temporary.chmod(0o755)
+        temporary.chmod(FOLDER_MODE)
         for name, data in {**files, MANIFEST: to_json({**manifest, "files": hashes})}.items():
             path = temporary / name
-            path.parent.mkdir(parents=True, exist_ok=True)
+            if not path.parent.exists():
+                path.parent.mkdir(parents=True)
+                path.parent.chmod(FOLDER_MODE)
             with path.open("xb") as file:
+                os.fchmod(file.fileno(), PROGRAM_MODE if name.endswith((".sh", ".sbatch")) else FILE_MODE)
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            if name.endswith((".sh", ".sbatch")):
-                path.chmod(0o755)
         # rename() onto an existing, non-empty folder fails: of two writers one wins.
         temporary.rename(target)
     except OSError as error:

@@ -13,6 +13,7 @@ import pytest
 from colosseum.bundle import MANIFEST, MANIFEST_SCHEMA, read_bundle, to_json, to_yaml, verify_bundle, write_bundle
 from colosseum.errors import EnvironmentFault, RefusedInput
 from colosseum.launch.compile import Compiled, compile_bundle
+from colosseum.launch.submit import new_run
 from colosseum.planning.resolve import apply_layout, resolve
 from colosseum.recipe.load import load
 
@@ -156,3 +157,23 @@ def test_a_bundle_with_a_pipe_is_not_waited_for(bundle: Path) -> None:
     (bundle / "manifest.json").unlink()
     os.mkfifo(bundle / "manifest.json")
     assert verify_bundle(bundle) == ["manifest.json is no regular file"]
+
+
+@pytest.mark.parametrize("umask", [0o077, 0o022, 0o002, 0o000])
+def test_modes_do_not_follow_the_umask(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        run = new_run(tmp_path, "modes")
+        write_bundle(run.bundle, FILES, HEAD)
+    finally:
+        os.umask(before)
+    modes = {p.relative_to(run.root).as_posix(): p.stat().st_mode & 0o7777 for p in run.root.rglob("*")}
+    assert run.root.stat().st_mode & 0o7777 == 0o750
+    assert modes == {
+        "bundle": 0o750,
+        "bundle/engine": 0o750,
+        "bundle/engine/args.txt": 0o640,
+        "bundle/job.sbatch": 0o750,
+        "bundle/manifest.json": 0o640,
+        "bundle/recipe.yaml": 0o640,
+    }

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from colosseum.bundle import LaunchBundle, write_bundle
+from colosseum.bundle import FOLDER_MODE, LaunchBundle, write_bundle
 from colosseum.engines.planned import plan as plan_of
 from colosseum.engines.registry import cannot_train, engine_of
 from colosseum.errors import EnvironmentFault, Fault, RefusedInput
@@ -185,6 +185,7 @@ def new_run(runs: Path, name: str) -> RunDir:
         run = RunDir(runs / new_run_id(name))
         try:
             run.root.mkdir(parents=True)
+            run.root.chmod(FOLDER_MODE)
             return run
         except FileExistsError:
             if not run.root.is_dir():
