@@ -17,7 +17,7 @@ from colosseum.errors import RefusedInput
 from colosseum.recipe import derived
 from colosseum.recipe.schema import Recipe
 from colosseum.rundir import AttemptDir, OutcomeKind, RunDir, checkpoint_folder, saved_steps
-from colosseum.runtime import device, loop, model, optimizer, parallel, reading, saving
+from colosseum.runtime import device, garbage, loop, model, optimizer, parallel, reading, saving, userbuffers
 from colosseum.runtime.failures import ConfigFailure, exit_code, judge
 from colosseum.runtime.metrics import MetricsWriter
 from colosseum.runtime.probe import probe
@@ -56,6 +56,12 @@ class Job:
         )
         return exit_code(kind, retry=retry)
 
+    def leave(self) -> None:
+        """Ends this rank before its first step: nothing is lost by it."""
+        self.last_saved_step = folders.newest_committed(self.run.checkpoints)
+        self.step = self.last_saved_step or 0
+        os._exit(self.end("saved", retry=True, reason="stopped on request before the first step"))
+
 
 def main(bundle_folder: Path, stop: StopSignal) -> int:
     """Runs this rank to its end; the exit code of docs/contracts.md. The run folder is the bundle's parent."""
@@ -71,8 +77,12 @@ def main(bundle_folder: Path, stop: StopSignal) -> int:
         bundle = read_bundle(bundle_folder)
         recipe = bundle.recipe
         _check_ranks(recipe, place)
+        stop.leave_at_once(job.leave)
         parallel.start(recipe, place, 2 * _hang_timeout_s(recipe))
+        buffers = userbuffers.start(recipe)
         stopped = train(job, recipe, stop, predicted_step_s=bundle.plan.step_time_s)
+        if buffers:
+            userbuffers.stop()
         dist.destroy_process_group()
     except Exception as error:
         verdict = judge(error)
@@ -108,21 +118,22 @@ def train(job: Job, recipe: Recipe, stop: StopSignal, *, predicted_step_s: float
         writer.event("data_probe", state.step, **probe(recipe, train, state.consumed_samples))
     watchdog = Watchdog(job.attempt, job.place.rank, _hang_timeout_s(recipe), lambda: saver.last_saved_step)
     watchdog.start()
+    stop.leave_after_steps()
+    work = loop.Loop(
+        training=training,
+        state=state,
+        total_steps=total_steps,
+        train=train,
+        validation=validation,
+        saver=saver,
+        stop=stop,
+        watchdog=watchdog,
+        writer=writer,
+        predicted_step_s=predicted_step_s,
+    )
     try:
-        return loop.run(
-            loop.Loop(
-                training=training,
-                state=state,
-                total_steps=total_steps,
-                train=train,
-                validation=validation,
-                saver=saver,
-                stop=stop,
-                watchdog=watchdog,
-                writer=writer,
-                predicted_step_s=predicted_step_s,
-            )
-        )
+        with garbage.manual():
+            return loop.run(work)
     finally:
         watchdog.stop()
         job.step, job.last_saved_step = state.step, saver.last_saved_step

@@ -13,7 +13,7 @@ from megatron.core import parallel_state
 from colosseum.monitor.progress import progress_line
 from colosseum.planning.flops import Shape, model_flops_per_token
 from colosseum.recipe.schema import Recipe
-from colosseum.runtime import device, steps
+from colosseum.runtime import device, garbage, steps
 from colosseum.runtime.failures import NumericFailure
 from colosseum.runtime.metrics import MetricsWriter
 from colosseum.runtime.saving import Saver, State, Training
@@ -96,6 +96,7 @@ def run(loop: Loop) -> bool:
                 _save(loop)
         loop.saver.finish(blocking=stopped or ended)
         _report_saves(loop)
+        garbage.collect_after(state.step)
         before += device.wall_s() - now  # validation and saving are no part of the next step
     return stopped and state.step < loop.total_steps
 

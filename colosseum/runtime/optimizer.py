@@ -13,6 +13,7 @@ from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 
 from colosseum.recipe.rules_base import Facts
 from colosseum.recipe.schema import Recipe
+from colosseum.runtime import device
 from colosseum.runtime.model import DTYPES
 
 
@@ -41,13 +42,6 @@ def wrap(recipe: Recipe, config: Any, chunks: list[Any]) -> list[Any]:
 def build(recipe: Recipe, config: Any, model: list[Any]) -> Any:
     """The optimizer; also hangs the gradient hooks of overlap and pipeline into ``config``."""
     opt, precision = recipe.optimizer, recipe.precision
-    low = {}
-    if precision.moments_dtype == "bf16":
-        low = {
-            "use_precision_aware_optimizer": True,
-            "exp_avg_dtype": torch.bfloat16,
-            "exp_avg_sq_dtype": torch.bfloat16,
-        }
     optimizer = get_megatron_optimizer(
         OptimizerConfig(
             optimizer=opt.name,
@@ -63,7 +57,7 @@ def build(recipe: Recipe, config: Any, model: list[Any]) -> Any:
             use_distributed_optimizer=is_sharded(recipe),
             overlap_param_gather=bool(recipe.overlap.param_gather),
             fp8_recipe=None if precision.fp8 == "none" else precision.fp8,
-            **low,
+            **_precision_aware(recipe),
         ),
         model,
     )
@@ -75,6 +69,26 @@ def build(recipe: Recipe, config: Any, model: list[Any]) -> Any:
         config.param_sync_func = _one_or_all([chunk.start_param_sync for chunk in model])
     _mend_adam_loading()
     return optimizer
+
+
+def _precision_aware(recipe: Recipe) -> dict[str, Any]:
+    """Transformer Engine's Adam that keeps moments in their own dtype and writes FP8 weights itself.
+
+    Without it FP8 weights are cast one tensor at a time after the step: 369 ms against 58 for 4.5B parameters (H200).
+    """
+    precision = recipe.precision
+    low_moments = precision.moments_dtype == "bf16"
+    writes_fp8 = bool(precision.fp8_params) and device.is_cuda() and is_sharded(recipe)
+    if not (low_moments or writes_fp8):
+        return {}
+    moments = torch.bfloat16 if low_moments else torch.float32
+    return {
+        "use_precision_aware_optimizer": True,
+        "exp_avg_dtype": moments,
+        "exp_avg_sq_dtype": moments,
+        # 16 bits of remainder restore FP32 from a BF16 weight only; an FP8 weight needs its FP32 copy whole.
+        "store_param_remainders": not writes_fp8,
+    }
 
 
 def _one_or_all(functions: list[Any]) -> Any:

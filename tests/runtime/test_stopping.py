@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -40,3 +41,21 @@ def test_a_shakedown_leaves_after_its_step(monkeypatch: pytest.MonkeyPatch) -> N
     stop = StopSignal()
     signal.raise_signal(signal.SIGUSR1)
     assert stop.after(1)
+
+
+def test_before_the_first_step_a_signal_leaves_at_once() -> None:
+    left = threading.Event()
+    stop = StopSignal()
+    stop.leave_at_once(left.set)
+    signal.raise_signal(signal.SIGTERM)
+    assert left.wait(5)
+
+
+def test_from_the_first_step_on_a_signal_waits_for_the_step() -> None:
+    left = threading.Event()
+    stop = StopSignal()
+    stop.leave_at_once(left.set)
+    stop.leave_after_steps()
+    signal.raise_signal(signal.SIGTERM)
+    assert stop.received
+    assert not left.wait(0.2)
