@@ -56,7 +56,22 @@ def missing(recipe: Recipe, runs: Path) -> list[Fault]:
     ]
     if recipe.task.kind == "cpt" and not recipe.data.blend:
         found.append(Fault(path="data.blend", value=[], rule="names no data; a launch needs some"))
-    return found + tokenizer_faults(recipe) + _checkpoint_faults(recipe, runs)
+    return found + _site_faults(recipe, runs) + tokenizer_faults(recipe) + _checkpoint_faults(recipe, runs)
+
+
+def _site_faults(recipe: Recipe, runs: Path) -> list[Fault]:
+    """What of the site's own paths a job would find out after its time in the queue."""
+    cluster = recipe.cluster
+    found: list[Fault] = []
+    if cluster.scheduler != "slurm":
+        return found
+    if cluster.venv is not None and not (Path(cluster.venv) / "bin" / "python").exists():
+        rule = "holds no bin/python: the job would run whatever python comes next in PATH"
+        found.append(Fault(path="cluster.venv", value=cluster.venv, rule=rule))
+    if cluster.container is not None and "," in str(runs.absolute()):
+        rule = "must hold no comma: pyxis takes what follows as the next mount; --runs names another place"
+        found.append(Fault(path="cluster.paths.runs", value=str(runs), rule=rule))
+    return found
 
 
 def tokenizer_faults(recipe: Recipe) -> list[Fault]:

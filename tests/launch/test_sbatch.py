@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from colosseum.errors import RefusedInput
-from colosseum.launch import sbatch
+from colosseum.launch import inputs, sbatch
 from colosseum.launch.compile import Compiled
 from colosseum.launch.submit import prepare, runs_root, warnings
 from colosseum.recipe.load import load, load_cluster
@@ -68,3 +68,19 @@ def test_a_home_is_expanded_in_the_place_of_runs(monkeypatch: pytest.MonkeyPatch
     cluster = load_cluster("local")
     cluster = cluster.model_copy(update={"paths": cluster.paths.model_copy(update={"runs": "~/x"})})
     assert runs_root(None, cluster) == Path("/home/someone/x")
+
+
+def test_site_paths_that_a_job_would_trip_over_are_refused_before_the_queue(tmp_path: Path) -> None:
+    def faults(runs: Path, *words: str, cluster: str) -> set[tuple[str, object]]:
+        recipe = load("generic", words, cluster=cluster).recipe
+        found = inputs.missing(recipe, runs)
+        return {(fault.path, fault.value) for fault in found if fault.path.startswith("cluster.")}
+
+    (tmp_path / "venv" / "bin").mkdir(parents=True)
+    (tmp_path / "venv" / "bin" / "python").touch()
+    gone, there = str(tmp_path / "gone"), str(tmp_path / "venv")
+    assert faults(tmp_path, f"cluster.venv={gone}", cluster="dev-slurm") == {("cluster.venv", gone)}
+    assert faults(tmp_path, f"cluster.venv={there}", cluster="dev-slurm") == set()
+    comma = tmp_path / "a,b"
+    assert faults(comma, cluster="dgx-h100") == {("cluster.paths.runs", str(comma))}
+    assert faults(comma, cluster="dev-slurm") == set(), "nothing is mounted without a container"
