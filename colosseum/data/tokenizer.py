@@ -35,7 +35,7 @@ class TextTokenizer:
 
     def encode_documents(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text and the end-of-document id; an empty text gives no ids. All cores are used."""
-        with _refusing("the tokenizer cannot encode this text"):
+        with refusing("the tokenizer cannot encode this text"):
             encodings = self.library.encode_batch_fast(list(texts), add_special_tokens=False)
         return [[*e.ids, self.eod_id] if e.ids else [] for e in encodings]
 
@@ -49,7 +49,7 @@ def load_tokenizer(path: Path, eod: str) -> TextTokenizer:
     """
     library = _library()
     size, end = eod_id("tokenizer_json", path, eod)
-    with _refusing(f"{path} is no tokenizer.json"):
+    with refusing(f"{path} is no tokenizer.json"):
         tokenizer = library.Tokenizer.from_file(str(path))
         if tokenizer.token_to_id(eod) != end:
             raise RefusedInput([Fault(path="tokenizer.eod", value=eod, rule=f"{path} gives it two ids")])
@@ -97,7 +97,7 @@ def train_tokenizer(texts: Iterable[str], path: Path, *, vocab_size: int, eod: s
 
 
 @contextmanager
-def _refusing(what: str) -> Iterator[None]:
+def refusing(what: str) -> Iterator[None]:
     """Whatever the library does is a refusal: it raises bare Exception, and its panics are no Exception at all.
 
     A panic prints its trace to the process's stderr by itself; while the block lasts it goes nowhere.

@@ -111,6 +111,9 @@ def common_faults(engine: str, recipe: Recipe) -> Refusals:
         recipe.train.steps,
         "needs to know its number of steps",
     )
+    template = "chat_tokens" if recipe.task.kind == "cpt" else recipe.task.template
+    rule = "writes chats by chat_tokens; mcore also by the tokenizer's chat template"
+    found.unless(template == "chat_tokens", "task.template", template, rule, "chat_tokens")
     mode = recipe.stability.mode
     found.unless(mode != "watch", "stability.mode", mode, "stops at NaN or ignores it; mcore can watch", "act", "off")
     return found

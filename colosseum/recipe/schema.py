@@ -70,11 +70,18 @@ class ChatTokens(Section):
     end_of_name: Token = "\n"
 
 
+ChatTemplate = Annotated[
+    Literal["chat_tokens", "tokenizer"],
+    Field(description="who writes the chat: chat_tokens, or the Hugging Face chat template beside tokenizer.path"),
+]
+
+
 class SftTask(Section):
     """Supervised fine-tuning; loss on the answer tokens only."""
 
     kind: Literal["sft"]
     format: Literal["chat", "prompt_response"] = Field("chat", description="JSONL format of the data")
+    template: ChatTemplate = "chat_tokens"
     chat_tokens: ChatTokens = ChatTokens()
     shuffle: bool = True
     num_workers: Whole = Field(0, description="data loader processes a rank")
@@ -92,6 +99,7 @@ class DpoTask(Section):
     sft_weight: Rate = Field(0.0, description="weight of an added SFT term on the chosen response")
     average_log_probs: bool = Field(False, description="divide log-probs by the response length")
     logprob_mbs: Count | None = Field(None, description="micro-batch (pairs) of the log-prob pass; null = batch.mbs")
+    template: ChatTemplate = "chat_tokens"
     chat_tokens: ChatTokens = ChatTokens()
     shuffle: bool = True
     num_workers: Whole = 0

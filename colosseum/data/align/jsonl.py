@@ -1,0 +1,74 @@
+"""Lines of a JSONL file, one JSON object each; a bad line is told, not raised, so that all of a file can be judged."""
+
+from __future__ import annotations
+
+import codecs
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from colosseum.data.documents import MAX_BYTES
+from colosseum.errors import RefusedInput
+from colosseum.terminal import one_line
+
+
+class BadRow(Exception):
+    """A row that cannot be used: which rule it breaks (a word of the lint report) and the sentence."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        self.code, self.reason = code, reason
+        super().__init__(reason)
+
+    def __reduce__(self) -> tuple[type[BadRow], tuple[str, str]]:
+        return BadRow, (self.code, self.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    number: int
+    """1-based, within the file or the part of it that was read."""
+    content: dict[str, Any] | BadRow
+
+
+def read_lines(path: Path, start: int = 0, end: int | None = None) -> Iterator[Line]:
+    """Lines that begin in the bytes [start, end) of a file; ``start`` must be the beginning of a line. Blank ones count
+    but are not given.
+
+    Raises:
+        RefusedInput: the file cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            file.seek(start)
+            number = 0
+            while (end is None or file.tell() < end) and (data := file.readline(MAX_BYTES + 1)):
+                number += 1
+                if len(data) > MAX_BYTES:
+                    _skip_line(file)
+                    yield Line(number, BadRow("not-json", f"a row has more than {MAX_BYTES >> 20} MiB"))
+                    continue
+                if number == 1 and start == 0:
+                    data = data.removeprefix(codecs.BOM_UTF8)
+                if data.strip():
+                    yield Line(number, _object(data))
+    except OSError as error:
+        raise RefusedInput(f"cannot read {path}: {error.strerror}") from error
+
+
+def _skip_line(file: Any) -> None:
+    while (data := file.readline(1 << 24)) and not data.endswith(b"\n"):
+        pass
+
+
+def _object(data: bytes) -> dict[str, Any] | BadRow:
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return BadRow("not-utf8", f"not UTF-8 at byte {error.start + 1}")
+    try:
+        row = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return BadRow("not-json", f"not JSON: {one_line(str(error), 200)}")
+    return row if isinstance(row, dict) else BadRow("not-json", "a row must be a JSON object")
