@@ -1,0 +1,165 @@
+"""Several samples in one row of seq_length tokens, each attending to itself alone: which go together, and where each
+begins. Numpy only; the attention is the runtime's.
+
+First-fit decreasing: the longest first, each into the first row with room. It needs at most 11/9 of the fewest rows
+that do, and 6/9 of a row (Dósa 2007, "The tight bound of first fit decreasing bin-packing algorithm").
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from colosseum.errors import Fault, RefusedInput
+
+Lengths = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packing:
+    """Which samples share a row."""
+
+    rows: tuple[tuple[int, ...], ...]
+    """Indices of the samples of each row, the longest first."""
+    seq_length: int
+    """Tokens of a row."""
+    multiple: int
+    """Every sequence is padded to a multiple of it, see ``pad_multiple``."""
+    tokens: int
+    """Of all samples, without padding."""
+
+    @property
+    def efficiency(self) -> float:
+        """Share of the rows' tokens that are no padding."""
+        return self.tokens / (len(self.rows) * self.seq_length) if self.rows else 1.0
+
+
+def pad_multiple(*, tp: int = 1, cp: int = 1, sequence_parallel: bool = False, fp8: bool = False) -> int:
+    """What a sequence's length must be a multiple of.
+
+    Context parallelism cuts each sequence into 2 * cp pieces (megatron-core, get_batch_on_this_cp_rank); with sequence
+    parallelism each rank's share is spread over tp: cp * lcm(2, tp) (NeMo-RL#2110). FP8 matrices need multiples of 16
+    tokens on each rank: 16 * cp (NeMo#8869), and 16 on each of tp with sequence parallelism.
+    """
+    multiple = 2 * cp if cp > 1 else 1
+    if sequence_parallel:
+        multiple = math.lcm(multiple, cp * math.lcm(2, tp) if cp > 1 else tp)
+    if fp8:
+        multiple = math.lcm(multiple, 16 * cp * (tp if sequence_parallel else 1))
+    return multiple
+
+
+def pack(lengths: Lengths, seq_length: int, multiple: int = 1) -> Packing:
+    """First-fit decreasing. Equal lengths keep their order, so the same data give the same rows.
+
+    Args:
+        lengths: ``[samples]`` inputs of each sample, or ``[samples, 2]`` of pairs: chosen and rejected stay in one row.
+
+    Raises:
+        RefusedInput: a padded sample is longer than a row, or the row is no multiple.
+    """
+    if seq_length % multiple:
+        rule = f"must be a multiple of {multiple} with this layout and precision"
+        near = tuple(v for v in (seq_length // multiple * multiple, -(-seq_length // multiple) * multiple) if v)
+        raise RefusedInput([Fault(path="batch.seq_length", value=seq_length, rule=rule, nearest=near)])
+    padded = -(-np.asarray(lengths, np.int64) // multiple) * multiple
+    sizes = padded.sum(axis=1) if padded.ndim == 2 else padded
+    if len(sizes) and sizes.max() > seq_length:
+        rule = f"a sample has {sizes.max():,} tokens with padding, more than a packed row holds"
+        near = (int(-(-sizes.max() // multiple) * multiple),)
+        raise RefusedInput([Fault(path="batch.seq_length", value=seq_length, rule=rule, nearest=near)])
+    rows: list[list[int]] = []
+    rooms = _Rooms(len(sizes))
+    for sample in np.argsort(-sizes, kind="stable").tolist():
+        row = rooms.first_with(int(sizes[sample]), seq_length)
+        if row == len(rows):
+            rows.append([])
+        rows[row].append(sample)
+    tokens = int(np.sum(lengths, dtype=np.int64))
+    return Packing(rows=tuple(map(tuple, rows)), seq_length=seq_length, multiple=multiple, tokens=tokens)
+
+
+class _Rooms:
+    """A tree of maxima over the rows' free tokens: the first row with room in log(rows) steps, not one by one."""
+
+    def __init__(self, rows: int) -> None:
+        self._leaves = 1 << max(0, (max(rows, 1) - 1).bit_length())
+        self._free: list[int] = []
+
+    def first_with(self, size: int, empty: int) -> int:
+        """Takes ``size`` tokens of the first row that has them; rows never touched have ``empty``."""
+        if not self._free:
+            self._free = [empty] * (2 * self._leaves)
+        node = 1
+        while node < self._leaves:
+            node = 2 * node if self._free[2 * node] >= size else 2 * node + 1
+        row = node - self._leaves
+        self._free[node] -= size
+        while node > 1:
+            node //= 2
+            self._free[node] = max(self._free[2 * node], self._free[2 * node + 1])
+        return row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedRow:
+    """One row of seq_length tokens, as attention kernels for several sequences want it (THD)."""
+
+    inputs: npt.NDArray[np.int64]
+    """``[seq_length]``"""
+    targets: npt.NDArray[np.int64]
+    """``[seq_length]``: the token after each input, of the same sequence."""
+    loss_mask: npt.NDArray[np.bool_]
+    """``[seq_length]``: which targets count; padding never does."""
+    position_ids: npt.NDArray[np.int64]
+    """``[seq_length]``, from 0 in every sequence."""
+    cu_seqlens: npt.NDArray[np.int32]
+    """``[sequences + 1]`` where each sequence ends with its padding; the last is seq_length: what is left over at the
+    end is a sequence of its own."""
+    owners: npt.NDArray[np.int64]
+    """``[sequences]`` sample of each sequence (twice of a pair: chosen, rejected); -1 the rest of the row."""
+
+
+def pack_row(
+    samples: Sequence[tuple[int, Sequence[tuple[npt.ArrayLike, npt.ArrayLike]]]],
+    seq_length: int,
+    multiple: int,
+    pad_id: int,
+) -> PackedRow:
+    """Lays the samples of a row out.
+
+    Args:
+        samples: number of each sample and the ids and mask of its sequences, as ``AlignedData.sample`` gives them.
+    """
+    inputs, targets = np.full(seq_length, pad_id, np.int64), np.full(seq_length, pad_id, np.int64)
+    loss_mask, position_ids = np.zeros(seq_length, np.bool_), np.zeros(seq_length, np.int64)
+    ends, owners, at = [0], [], 0
+    for number, sequences in samples:
+        for given_ids, given_mask in sequences:
+            ids, mask = np.asarray(given_ids), np.asarray(given_mask)
+            length = len(ids) - 1
+            part = slice(at, at + length)
+            inputs[part], targets[part], loss_mask[part] = ids[:-1], ids[1:], mask[1:]
+            padded = -(-length // multiple) * multiple
+            position_ids[at : at + padded] = np.arange(padded)
+            at += padded
+            ends.append(at)
+            owners.append(number)
+    if at > seq_length:
+        raise ValueError(f"{at} tokens in a row of {seq_length}")
+    if at < seq_length:
+        position_ids[at:] = np.arange(seq_length - at)
+        ends.append(seq_length)
+        owners.append(-1)
+    return PackedRow(
+        inputs=inputs,
+        targets=targets,
+        loss_mask=loss_mask,
+        position_ids=position_ids,
+        cu_seqlens=np.array(ends, np.int32),
+        owners=np.array(owners, np.int64),
+    )
