@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import shutil
@@ -16,8 +17,8 @@ import yaml
 
 from colosseum import __version__
 from colosseum.errors import EnvironmentFault, RefusedInput
-from colosseum.reading import Unreadable, read_bytes, read_object
-from colosseum.recipe.scan import EXPONENT
+from colosseum.reading import Unreadable, read_bytes, read_object, whole
+from colosseum.recipe.scan import EXPONENT, scan
 from colosseum.terminal import one_line
 
 if TYPE_CHECKING:  # who lists a thousand runs opens no bundle
@@ -28,6 +29,13 @@ FOLDER_MODE, FILE_MODE, PROGRAM_MODE = 0o750, 0o640, 0o750
 """Of run folders' roots and bundles, whatever the umask: for the owner and the group, written by the owner only."""
 MANIFEST_SCHEMA = "colosseum.manifest/1"
 MANIFEST, RECIPE, PLAN, ENV = "manifest.json", "recipe.yaml", "plan.json", "env.json"
+ENV_SCHEMA = "colosseum.env/1"
+LOCAL_SCRIPT, SLURM_SCRIPT = SCRIPTS = ("launch.sh", "job.sbatch")
+_MAX_FILES = 64
+"""Files and folders of a bundle; ours have about ten."""
+_MAX_NODES = 100_000
+"""Values of recipe.yaml, which holds all defaults besides what a recipe's files say."""
+_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +120,7 @@ def read_bundle(root: Path) -> LaunchBundle:
     """Reads and verifies a bundle.
 
     Raises:
-        RefusedInput: no bundle, or one that was changed.
+        RefusedInput: no bundle, one that was changed, or one whose files are not what they must be.
     """
     from colosseum.planning.plan import Plan
     from colosseum.recipe.schema import Recipe
@@ -120,42 +128,142 @@ def read_bundle(root: Path) -> LaunchBundle:
     if problems := verify_bundle(root):
         raise RefusedInput(f"{root} is not a sound bundle: " + "; ".join(problems))
     manifest = read_object(root / MANIFEST)
+    name = RECIPE
     try:
-        recipe = Recipe.from_data(yaml.safe_load(read_bytes(root / RECIPE)))
+        text = read_bytes(root / RECIPE).decode()
+        scanned = scan(text, RECIPE, max_nodes=_MAX_NODES)
+        if scanned.faults:
+            raise RefusedInput(scanned.faults)
+        recipe = Recipe.from_data(scanned.data)
+        name = PLAN
         plan = Plan.model_validate_json(read_bytes(root / PLAN))
-    except (ValueError, TypeError, RecursionError, yaml.YAMLError, RefusedInput) as error:
-        versions = manifest.get("versions")
-        writer = versions.get("colosseum") if isinstance(versions, dict) else None
-        raise RefusedInput(
-            f"{root} was written by Colosseum {one_line(str(writer), 40)} and its recipe or plan is none that this "
-            f"release, {__version__}, reads: {one_line(str(error), 300)}"
-        ) from error
+        name = ENV
+        if not _is_env(read_object(root / ENV)):
+            raise ValueError("it holds no list of variables")
+    except (ValueError, RefusedInput, Unreadable) as error:
+        raise RefusedInput(f"{root}: {name} cannot be read{_by_whom(manifest)}: {_first(error)}") from error
     return LaunchBundle(root=root, manifest=manifest, recipe=recipe, plan=plan)
 
 
+def _by_whom(manifest: Mapping[str, Any]) -> str:
+    """The release that wrote a bundle, where it is another one."""
+    writer = manifest["versions"].get("colosseum")
+    if writer == __version__:
+        return ""
+    return f" (the bundle was written by Colosseum {one_line(str(writer), 40)}; this release is {__version__})"
+
+
+def _first(error: Exception) -> str:
+    """The first of what is wrong with a document, in one line."""
+    from pydantic import ValidationError
+
+    if isinstance(error, RefusedInput):
+        return one_line(error.faults[0].sentence(), 300)
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not UTF-8"
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        return one_line(": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"]))), 300)
+    return one_line(str(error), 300)
+
+
 def verify_bundle(root: Path) -> list[str]:
-    """What differs from the manifest, one sentence each; empty = the bundle is as it was written."""
+    """What differs from the manifest, one sentence each; empty = every file is there and has its checksum.
+
+    Links are not followed and only regular files are opened. Whether the scripts are those of the recipe is for
+    ``launch/verify.py`` to say.
+    """
     try:
+        present, problems = _walk(root)
         manifest = read_object(root / MANIFEST)
     except FileNotFoundError:
         return [f"{MANIFEST} is missing"]
     except Unreadable as error:
         return [str(error)]
     if (schema := manifest.get("schema")) != MANIFEST_SCHEMA:
-        return [f"{MANIFEST} has schema {str(schema)[:80]!r}, not {MANIFEST_SCHEMA!r}: another release wrote it"]
-    expected = manifest.get("files")
-    if not isinstance(expected, dict):
-        return [f"{MANIFEST} names no files of a bundle"]
-    problems = []
-    present = {p.relative_to(root).as_posix() for p in root.rglob("*") if not p.is_dir()} - {MANIFEST}
-    for name in sorted(present - expected.keys()):
-        problems.append(f"{name} was added")
+        shown = one_line(repr(schema), 80)
+        return [f"{MANIFEST} has schema {shown}, not {MANIFEST_SCHEMA!r}: another release wrote it"]
+    if (wrong := _wrong_field(manifest)) is not None:
+        return [f"{MANIFEST} is damaged: {wrong}"]
+    expected = manifest["files"]
+    needed = {RECIPE, PLAN, ENV, *(SCRIPTS if not expected.keys() & set(SCRIPTS) else ())}
+    if missing := sorted(needed - expected.keys()):
+        problems.append(f"{MANIFEST} does not list {' or '.join(missing)}, which every bundle has")
+    for name in sorted(present - expected.keys() - {MANIFEST}):
+        problems.append(f"{one_line(name, 100)} was added")
     for name, digest in sorted(expected.items()):
         if name not in present:
-            problems.append(f"{name} is missing")
+            problems.append(f"{one_line(name, 100)} is missing")
         elif (found := _digest(root / name)) != digest:
-            problems.append(f"{name} was changed" if found else f"{name} is no regular file that can be read")
-    return problems
+            problems.append(f"{one_line(name, 100)} {'was changed' if found else 'cannot be read'}")
+    more = len(problems) - _SHOWN
+    return problems if more <= 0 else [*problems[:_SHOWN], f"and {more:,} more"]
+
+
+def _walk(root: Path) -> tuple[set[str], list[str]]:
+    """Names of the regular files of a bundle, and a sentence for each thing that is neither file nor folder.
+
+    Raises:
+        Unreadable: a folder cannot be read, or there are more files or levels than a bundle has.
+    """
+    present, problems, waiting, seen = set[str](), list[str](), [root], 0
+    while waiting:
+        folder = waiting.pop()
+        try:
+            entries = list(itertools.islice(os.scandir(folder), _MAX_FILES + 1))
+        except OSError as error:
+            raise Unreadable(f"{folder.name} cannot be read: {error.strerror}") from error
+        seen += len(entries)
+        for entry in entries:
+            path = Path(entry.path)
+            name = path.relative_to(root).as_posix()
+            if entry.is_dir(follow_symlinks=False):
+                waiting.append(path)
+            elif entry.is_file(follow_symlinks=False):
+                present.add(name)
+            else:
+                kind = "a link" if entry.is_symlink() else "no regular file"
+                problems.append(f"{one_line(name, 100)} is {kind}: a bundle holds regular files only")
+        if seen > _MAX_FILES:
+            raise Unreadable(f"it holds more than {_MAX_FILES} files and folders, which no bundle does")
+    return present, sorted(problems)
+
+
+def _wrong_field(manifest: Mapping[str, Any]) -> str | None:
+    """What of a manifest is not of the form in docs/contracts.md; None = nothing."""
+
+    def texts(value: Any) -> bool:
+        return isinstance(value, dict) and all(v is None or isinstance(v, str) for v in value.values())
+
+    def record(value: Any, **types: type) -> bool:
+        return isinstance(value, dict) and {k: type(v) for k, v in value.items()} == types
+
+    lineage, git, steps = manifest.get("lineage"), manifest.get("git"), manifest.get("total_steps")
+    holds = {
+        "files": texts(manifest.get("files")) and None not in manifest["files"].values(),
+        "recipe_hash": isinstance(manifest.get("recipe_hash"), str),
+        "versions": texts(manifest.get("versions")),
+        "git": git is None or record(git, commit=str, dirty=bool),
+        "container": manifest.get("container") is None or texts(manifest["container"]),
+        "lineage": lineage is None or (record(lineage, run=str, step=int) and whole(lineage["step"]) is not None),
+        "total_steps": steps is None or whole(steps) is not None,
+    }
+    return next((f"{name} is missing or of another form" for name, right in holds.items() if not right), None)
+
+
+def _is_env(found: Mapping[str, Any]) -> bool:
+    """Whether env.json has its form: a list of name, value and reason."""
+    variables = found.get("variables")
+    return (
+        found.get("schema") == ENV_SCHEMA
+        and isinstance(variables, list)
+        and all(
+            isinstance(v, dict)
+            and v.keys() == {"name", "value", "reason"}
+            and all(isinstance(t, str) for t in v.values())
+            for v in variables
+        )
+    )
 
 
 def _digest(path: Path) -> str | None:

@@ -20,20 +20,20 @@ def _group() -> None:
 
 @app.command()
 def verify(folder: Folder, as_json: Json = False) -> None:
-    """Prove that a bundle is unchanged since it was written: no file changed, added or missing."""
-    from colosseum.bundle import verify_bundle
-    from colosseum.errors import RefusedInput, RunFailed
+    """Prove that a bundle is as it was written: nothing changed, added or missing, and no script but its recipe's."""
+    from colosseum.errors import RefusedInput
+    from colosseum.launch.verify import problems_of
 
     if not folder.is_dir():
         raise RefusedInput(f"{folder}: no such folder")
-    problems = verify_bundle(folder)
+    problems = problems_of(folder)
     if as_json:
         document({"schema": "colosseum.bundle/1", "bundle": str(folder), "sound": not problems, "problems": problems})
         if problems:
-            raise typer.Exit(RunFailed.exit_code)
+            raise typer.Exit(RefusedInput.exit_code)
         return
     if problems:
-        raise RunFailed(f"{folder} has been changed since it was written: " + "; ".join(problems))
+        raise RefusedInput(f"{folder} is not as it was written: " + "; ".join(problems))
     stdout().print(f"{folder} is unchanged since it was written", markup=False)
 
 

@@ -12,7 +12,17 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from colosseum.bundle import ENV, MANIFEST_SCHEMA, PLAN, RECIPE, to_json, to_yaml
+from colosseum.bundle import (
+    ENV,
+    ENV_SCHEMA,
+    LOCAL_SCRIPT,
+    MANIFEST_SCHEMA,
+    PLAN,
+    RECIPE,
+    SLURM_SCRIPT,
+    to_json,
+    to_yaml,
+)
 from colosseum.engines.registry import engine_of
 from colosseum.errors import RefusedInput
 from colosseum.launch import environment, local_script, sbatch
@@ -21,8 +31,6 @@ from colosseum.recipe import derived
 from colosseum.recipe.hash import recipe_hash
 from colosseum.recipe.schema import Recipe
 
-ENV_SCHEMA = "colosseum.env/1"
-LOCAL_SCRIPT, SLURM_SCRIPT = "launch.sh", "job.sbatch"
 _PACKAGES = (
     "colosseum",
     "hydra-core",

@@ -10,14 +10,15 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from colosseum.bundle import FOLDER_MODE, LaunchBundle, write_bundle
+from colosseum.bundle import FOLDER_MODE, LOCAL_SCRIPT, LaunchBundle, write_bundle
 from colosseum.engines.planned import plan as plan_of
 from colosseum.engines.registry import cannot_train, engine_of
 from colosseum.errors import EnvironmentFault, Fault, RefusedInput
 from colosseum.launch import inputs, local, local_script, sbatch
-from colosseum.launch.compile import LOCAL_SCRIPT, Compiled, Lineage, compile_bundle
+from colosseum.launch.compile import Compiled, Lineage, compile_bundle
 from colosseum.launch.scheduler import Scheduler, Submission
 from colosseum.launch.stopwatch import part
+from colosseum.launch.verify import same
 from colosseum.planning.resolve import apply_layout
 from colosseum.recipe.schema import Cluster, Recipe
 from colosseum.rundir import RunDir, append_line, new_run_id
@@ -136,21 +137,24 @@ def _free_bytes(folder: Path) -> int:
 
 
 def replay(bundle: LaunchBundle, scheduler: local.LocalScheduler, runs: Path) -> tuple[RunDir, Submission]:
-    """A new run folder with a copy of ``bundle``, started on this machine.
+    """A new run folder with ``bundle`` written anew, started on this machine.
+
+    What is written is what recipe and plan give, byte for byte the bundle: nothing is copied from a folder that
+    somebody may change meanwhile.
 
     Raises:
-        RefusedInput, EnvironmentFault: as ``launch``.
+        RefusedInput, EnvironmentFault: as ``launch``; the bundle is not what its recipe and plan give.
     """
-    recipe = bundle.recipe
+    recipe, files = bundle.recipe, same(bundle).files
     if sentence := cannot_train(recipe) or local.cannot_run(recipe):
         raise RefusedInput(sentence)
     if faults := inputs.missing(recipe, runs):
         raise RefusedInput(faults)
     run, script = new_run(runs, recipe.name), None
     try:
-        shutil.copytree(bundle.root, run.bundle)
+        write_bundle(run.bundle, files, bundle.manifest)
         scheduler.check(run, recipe)
-        if not (run.bundle / LOCAL_SCRIPT).is_file():  # the bundle of a cluster
+        if LOCAL_SCRIPT not in files:  # the bundle of a cluster
             script = local_script.render(recipe, bundle.plan, engine_of(recipe.engine).render(recipe, bundle.plan).argv)
         return run, note_submission(run, scheduler.submit(run, script=script))
     except BaseException:

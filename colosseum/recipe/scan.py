@@ -89,13 +89,13 @@ def plain_scalar(text: str) -> Any:
     return text
 
 
-def scan(text: str, shown: str, *, where: str | None = None) -> Scanned:
+def scan(text: str, shown: str, *, where: str | None = None, max_nodes: int = MAX_NODES) -> Scanned:
     """Read one YAML document; ``shown`` names the file in faults (``where`` replaces ``file:line``).
 
     Raises:
         RefusedInput: broken syntax, or more than the bounds allow.
     """
-    reader = _Reader(shown, where)
+    reader = _Reader(shown, where, max_nodes)
     try:
         for event in yaml.parse(text, Loader=_Loader):
             reader.take(event)
@@ -128,6 +128,7 @@ class _Anchored:
 class _Reader:
     shown: str
     where: str | None
+    max_nodes: int
     root: Any = None
     lines: dict[Path_, int] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
@@ -162,8 +163,8 @@ class _Reader:
 
     def _count(self, nodes: int, line: int) -> None:
         self.nodes += nodes
-        if self.nodes > MAX_NODES:
-            self.stop(f"a YAML file must not hold more than {MAX_NODES:,} values, aliases counted in full", line)
+        if self.nodes > self.max_nodes:
+            self.stop(f"a YAML file must not hold more than {self.max_nodes:,} values, aliases counted in full", line)
 
     def _alias(self, anchor: Any, line: int) -> None:
         self.aliases += 1

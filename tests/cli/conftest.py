@@ -10,8 +10,7 @@ import pytest
 
 from colosseum.bundle import write_bundle
 from colosseum.cli.main import main
-from colosseum.launch import local_script
-from colosseum.launch.compile import LOCAL_SCRIPT, compile_bundle
+from colosseum.launch.compile import compile_bundle
 from colosseum.planning.resolve import apply_layout, resolve
 from colosseum.recipe.load import load
 
@@ -63,15 +62,25 @@ def inputs(tmp_path: Path) -> Path:
     return tmp_path
 
 
+INSTEAD = """
+import os, sys
+if "RANK" in os.environ:
+    del os.environ["PYTHONPATH"]
+    os.execv(sys.executable, [sys.executable, {program!r}])
+"""
+"""sitecustomize.py: Python runs it first, so a rank becomes the program. The bundle itself is a real one."""
+
+
 def program_bundle(target: Path, program: str, *, ranks: int, base: Path) -> Path:
-    """A bundle whose ranks run ``program`` (Python text) instead of training."""
+    """A bundle whose ranks run ``program`` (Python text) instead of training: its site's PYTHONPATH sees to that."""
     words = [f"{k}={v}" for k, v in (("resources.gpus", ranks), ("batch.gbs", 16), ("name", "program"))]
     words += [f"data.blend=[{{path: {base / 'tokens'}, weight: 1}}]", f"tokenizer.path={base / 'tokenizer.json'}"]
-    recipe = load("debug/cpt-4k-bf16", words, cluster="local").recipe
+    instead = target.parent / "instead"
+    instead.mkdir()
+    (instead / "sitecustomize.py").write_text(INSTEAD.format(program=str(target.parent / "program.py")))
+    (target.parent / "program.py").write_text(program)
+    recipe = load("debug/cpt-4k-bf16", [*words, f"cluster.env.PYTHONPATH={instead}"], cluster="local").recipe
     plan = resolve(recipe)
     compiled = compile_bundle(apply_layout(recipe, plan.layout), plan)
-    (target.parent / "program.py").write_text(program)
-    argv = ("python", str(target.parent / "program.py"))
-    files = {**compiled.files, LOCAL_SCRIPT: local_script.render(compiled.recipe, plan, argv).encode()}
-    write_bundle(target, files, compiled.manifest)
+    write_bundle(target, compiled.files, compiled.manifest)
     return target

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -252,3 +253,17 @@ def test_a_task_that_the_runtime_cannot_train_is_refused_before_anything_is_made
     dry = cli(*words, "--dry-run")
     assert dry.code == 0
     assert "warning: engine mcore trains cpt;" in dry.said
+
+
+def test_a_bundle_whose_script_was_changed_does_not_run(cli: Cli, inputs: Path) -> None:
+    """Also with the sum of the script written anew, and nothing is made."""
+    bundle = program_bundle(inputs / "kept", GOOD, ranks=1, base=inputs)
+    script, manifest = bundle / "launch.sh", json.loads((bundle / "manifest.json").read_text())
+    script.write_text(script.read_text().replace("set -euo pipefail\n", "set -euo pipefail\ntouch hit\n"))
+    manifest["files"]["launch.sh"] = hashlib.sha256(script.read_bytes()).hexdigest()
+    (bundle / "manifest.json").write_text(json.dumps(manifest))
+    for verb in ("run", "verify"):
+        done = cli("bundle", verb, "kept")
+        assert done.code == 2
+        assert "launch.sh differs from what its recipe and plan give" in done.said
+    assert not (inputs / "runs").exists()

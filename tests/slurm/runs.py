@@ -11,9 +11,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from colosseum.bundle import write_bundle
+from colosseum.bundle import SLURM_SCRIPT, write_bundle
 from colosseum.launch import sbatch
-from colosseum.launch.compile import SLURM_SCRIPT, compile_bundle
+from colosseum.launch.compile import compile_bundle
 from colosseum.launch.jobs import Job, job_of
 from colosseum.launch.scheduler import ENDED
 from colosseum.launch.slurm import SlurmScheduler

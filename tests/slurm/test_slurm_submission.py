@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from colosseum.bundle import write_bundle
+from colosseum.bundle import SLURM_SCRIPT, write_bundle
 from colosseum.errors import EnvironmentFault, RefusedInput
 from colosseum.launch import jobs, sbatch, slurm
-from colosseum.launch.compile import SLURM_SCRIPT, compile_bundle
+from colosseum.launch.compile import compile_bundle
 from colosseum.launch.jobs import jobs_of
 from colosseum.launch.slurm import SlurmScheduler
 from colosseum.launch.submit import new_run
