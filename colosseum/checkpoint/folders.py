@@ -22,7 +22,8 @@ def read_metadata(folder: Path) -> CheckpointMetadata:
     """The colosseum.json of a finished checkpoint whose files are all there.
 
     Raises:
-        RefusedInput: there is none, it cannot be read, or a file is missing or has another size.
+        RefusedInput: there is none, it cannot be read, a file is missing or has another size, or the folder's name
+            says another step.
     """
     try:
         metadata = CheckpointMetadata.model_validate_json((folder / CHECKPOINT_MARK).read_bytes())
@@ -30,6 +31,10 @@ def read_metadata(folder: Path) -> CheckpointMetadata:
         raise RefusedInput(f"{folder} is no finished checkpoint: it has no {CHECKPOINT_MARK}") from error
     except (OSError, ValidationError) as error:
         raise RefusedInput(f"{folder / CHECKPOINT_MARK} cannot be read as a checkpoint's description") from error
+    if (number := folder.name.removeprefix("iter_")).isdigit() and int(number) != metadata.step:
+        raise RefusedInput(
+            f"{folder} is no checkpoint of step {int(number)}: its {CHECKPOINT_MARK} says step {metadata.step}"
+        )
     for name, expected in metadata.files.items():
         try:
             size = (folder / name).stat().st_size
@@ -59,13 +64,17 @@ def prepare_step(checkpoints: Path, step: int, attempt: int) -> Path:
     """An empty folder for checkpoint ``step``; what is there already is renamed, not loaded and not deleted."""
     folder = checkpoint_folder(checkpoints, step)
     if folder.exists():
-        name = f"{folder.name}.unfinished-{attempt}"
-        target = folder.with_name(name)
-        while target.exists():
-            target = folder.with_name(f"{name}-{secrets.token_hex(2)}")
-        folder.rename(target)
+        set_aside(folder, f"unfinished-{attempt}")
     folder.mkdir(parents=True)
     return folder
+
+
+def set_aside(folder: Path, why: str) -> Path:
+    """Renames ``iter_N`` to ``iter_N.WHY``, or a name like it that is free: no reader takes it for a checkpoint."""
+    target = folder.with_name(f"{folder.name}.{why}")
+    while target.exists():
+        target = folder.with_name(f"{folder.name}.{why}-{secrets.token_hex(2)}")
+    return folder.rename(target)
 
 
 def checksums(folder: Path, names: Iterable[str]) -> dict[str, FileSum]:

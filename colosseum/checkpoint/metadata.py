@@ -8,7 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from colosseum.recipe.schema import Recipe
 
-CHECKPOINT_SCHEMA: Literal["colosseum.checkpoint/1"] = "colosseum.checkpoint/1"
+CHECKPOINT_SCHEMA: Literal["colosseum.checkpoint/2"] = "colosseum.checkpoint/2"
+"""Those of /1 say less of their model."""
 
 
 class Part(BaseModel):
@@ -26,7 +27,10 @@ class Layout(Part):
 
 
 class ModelShape(Part):
-    """Which model it is a state of."""
+    """Which model it is a state of: all that gives its weights their meaning.
+
+    Fields after ``seq_length`` are None in a checkpoint written before they were recorded: nothing is known of them.
+    """
 
     num_layers: int
     hidden_size: int
@@ -36,11 +40,26 @@ class ModelShape(Part):
     vocab_size: int
     tied_embeddings: bool
     seq_length: int
+    kv_channels: int | None = None
+    activation_func: str | None = None
+    gated_linear_unit: bool | None = None
+    normalization: str | None = None
+    layernorm_zero_centered_gamma: bool | None = None
+    layernorm_epsilon: float | None = None
+    add_bias_linear: bool | None = None
+    position_embedding_type: str | None = None
+    rotary_percent: float | None = None
+    rope_base: int | None = None
+    rope_scaling: float | None = None
+    """None also for a model that has none; ``rope_base`` tells whether it was recorded."""
+    positions: int | None = None
+    """Rows of a learned position embedding; None with RoPE."""
 
     @classmethod
     def of(cls, recipe: Recipe) -> ModelShape:
         """What a checkpoint must agree with to be loaded into the recipe's model."""
         model = recipe.model
+        learned = model.position_embedding_type == "learned_absolute"
         return cls(
             num_layers=model.num_layers,
             hidden_size=model.hidden_size,
@@ -50,15 +69,41 @@ class ModelShape(Part):
             vocab_size=model.vocab_size,
             tied_embeddings=model.tied_embeddings,
             seq_length=recipe.batch.seq_length,
+            kv_channels=model.head_dim,
+            activation_func=model.activation_func,
+            gated_linear_unit=model.gated_linear_unit,
+            normalization=model.normalization,
+            layernorm_zero_centered_gamma=model.layernorm_zero_centered_gamma,
+            layernorm_epsilon=model.layernorm_epsilon,
+            add_bias_linear=model.add_bias_linear,
+            position_embedding_type=model.position_embedding_type,
+            rotary_percent=None if learned else model.rotary_percent,
+            rope_base=None if learned else model.rope_base,
+            rope_scaling=None if learned else model.rope_scaling,
+            positions=(model.max_position_embeddings or recipe.batch.seq_length) if learned else None,
         )
 
     def differences(self, wanted: ModelShape) -> list[str]:
-        """Why a checkpoint of this shape is of another model; a sequence length may change."""
-        return [
-            f"{name} {getattr(self, name)} (the recipe says {getattr(wanted, name)})"
-            for name in ModelShape.model_fields
-            if name != "seq_length" and getattr(self, name) != getattr(wanted, name)
-        ]
+        """Why a checkpoint of this shape is of another model."""
+        changes = self._changes(wanted, may=False)
+        return [f"{name} {before} (the recipe says {after})" for name, before, after in changes]
+
+    def changes(self, wanted: ModelShape) -> list[str]:
+        """What becomes of the model that may: the weights learn it."""
+        return [f"{name} {before} → {after}" for name, before, after in self._changes(wanted, may=True)]
+
+    def _changes(self, wanted: ModelShape, *, may: bool) -> list[tuple[str, object, object]]:
+        found = []
+        for name in ModelShape.model_fields:
+            before, after = getattr(self, name), getattr(wanted, name)
+            recorded = before is not None or (name == "rope_scaling" and self.rope_base is not None)
+            if recorded and before != after and (name in MAY_CHANGE) == may:
+                found.append((name, before, after))
+        return found
+
+
+MAY_CHANGE = ("seq_length", "rope_base", "rope_scaling")
+"""Training on longer sequences goes on with another base on purpose."""
 
 
 class FileSum(Part):
@@ -72,7 +117,7 @@ class FileSum(Part):
 class CheckpointMetadata(Part):
     """The document of docs/contracts.md; a folder without a valid one is unfinished."""
 
-    schema_: Literal["colosseum.checkpoint/1"] = Field(CHECKPOINT_SCHEMA, alias="schema")
+    schema_: Literal["colosseum.checkpoint/1", "colosseum.checkpoint/2"] = Field(CHECKPOINT_SCHEMA, alias="schema")
     step: int
     consumed_samples: int
     """Position in the sample order."""

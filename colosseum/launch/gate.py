@@ -15,6 +15,7 @@ from typing import Any
 
 from colosseum.atomic import write_whole
 from colosseum.bundle import MANIFEST, read_bundle, to_json
+from colosseum.checkpoint.compare import load_faults, load_notes
 from colosseum.checkpoint.folders import newest_committed, read_metadata
 from colosseum.checkpoint.metadata import CheckpointMetadata, ModelShape
 from colosseum.engines.registry import engine_of
@@ -22,7 +23,6 @@ from colosseum.errors import ColosseumError, RefusedInput
 from colosseum.launch.inputs import Source, no_conversion
 from colosseum.launch.ranks import is_complete
 from colosseum.reading import Unreadable, read_bytes, read_object, text, whole
-from colosseum.recipe.rules_base import Facts
 from colosseum.recipe.schema import Recipe
 from colosseum.rundir import CHECKPOINT_MARK, EXIT_FINAL, RunDir, checkpoint_folder, read_lines
 from colosseum.terminal import clean
@@ -88,12 +88,14 @@ def judge(run: RunDir) -> Verdict:
         metadata = read_metadata(checkpoint_folder(parent.checkpoints, step))
     except RefusedInput as refused:
         return Verdict(faults=(*faults, str(refused)), notes=(), lineage=())
-    faults += _faults(recipe, metadata) + _ledger_faults(parent, metadata)
+    faults += load_faults(recipe, metadata, recipe.checkpoint.load) + _ledger_faults(parent, metadata)
     if wanted.step is None and (total := _total_steps(parent)) is not None and step != total:
         faults.append(
             f"the newest whole checkpoint of {wanted.run} is of step {step:,}, not of its last step {total:,}"
         )
-    return Verdict(faults=tuple(faults), notes=tuple(_notes(recipe, metadata)), lineage=tuple(lineage(parent, step)))
+    return Verdict(
+        faults=tuple(faults), notes=tuple(load_notes(recipe, metadata)), lineage=tuple(lineage(parent, step))
+    )
 
 
 def _of_foreign(recipe: Recipe, parent: RunDir, its: Recipe, faults: list[str]) -> Verdict:
@@ -121,21 +123,6 @@ def _of_foreign(recipe: Recipe, parent: RunDir, its: Recipe, faults: list[str]) 
     return Verdict(faults=tuple(faults), notes=(note,), lineage=())
 
 
-def _faults(recipe: Recipe, found: CheckpointMetadata) -> list[str]:
-    """What keeps the checkpoint from being loaded as the recipe says."""
-    shape = ModelShape.of(recipe)
-    faults = [f"the checkpoint is of another model: {text}" for text in found.model.differences(shape)]
-    if found.model.num_layers < shape.num_layers:
-        faults.append(f"a model grows by `colosseum checkpoint expand`, not by a load: {shape.num_layers} layers")
-    if "optimizer" in recipe.checkpoint.load:
-        if found.sharded_optimizer != Facts.of(recipe).sharded_optimizer:
-            held = "is" if found.sharded_optimizer else "is not"
-            faults.append(f"the checkpoint's optimizer {held} distributed and the recipe's is otherwise")
-        if found.dtype != recipe.precision.dtype:
-            faults.append(f"the checkpoint is {found.dtype} and the recipe {recipe.precision.dtype}: load weights only")
-    return faults
-
-
 def _ledger_faults(parent: RunDir, found: CheckpointMetadata) -> list[str]:
     """Whether the run's ledger tells the same of its data as the checkpoint."""
     rows = [row for row in read_lines(parent.ledger) if row.get("step") == found.step]
@@ -146,16 +133,6 @@ def _ledger_faults(parent: RunDir, found: CheckpointMetadata) -> list[str]:
             f"the data ledger of {parent.root.name} and its checkpoint disagree on the tokens of step {found.step:,}"
         ]
     return []
-
-
-def _notes(recipe: Recipe, found: CheckpointMetadata) -> list[str]:
-    """What changes and may."""
-    pairs = [
-        ("sequence length", found.model.seq_length, recipe.batch.seq_length),
-        ("dtype", found.dtype, recipe.precision.dtype),
-        ("FP8", found.fp8, recipe.precision.fp8),
-    ]
-    return [f"{name} {before} → {after}" for name, before, after in pairs if before != after]
 
 
 def lineage(run: RunDir, step: int) -> list[Ancestor]:

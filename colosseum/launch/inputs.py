@@ -11,11 +11,13 @@ from typing import Any
 import yaml
 
 from colosseum.bundle import RECIPE
+from colosseum.checkpoint.compare import load_faults
+from colosseum.checkpoint.folders import newest_committed, read_metadata
 from colosseum.data.eod import eod_id
 from colosseum.engines.registry import engine_of
 from colosseum.errors import Fault, RefusedInput
 from colosseum.recipe.schema import DEFAULT_ENGINE, Recipe
-from colosseum.rundir import RunDir
+from colosseum.rundir import CHECKPOINT_MARK, RunDir, checkpoint_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +130,31 @@ def _checkpoint_faults(recipe: Recipe, runs: Path) -> list[Fault]:
             return fault(f"{runs} holds no such run")
         if rule := no_conversion(_engine_of(run), recipe.engine):
             return fault(rule)
-        return [] if _has_step(run, wanted.step) else fault(_no_step(run, wanted.step))
-    return [] if engine_of(recipe.engine).is_checkpoint(Path(source)) else fault("does not exist")
+        if not _has_step(run, wanted.step):
+            return fault(_no_step(run, wanted.step))
+        return [f for rule in _load_faults(recipe, run, wanted.step) for f in fault(rule)]
+    if not engine_of(recipe.engine).is_checkpoint(Path(source)):
+        return fault("does not exist")
+    return [f for rule in _load_faults(recipe, Path(source), None) for f in fault(rule)]
+
+
+def _load_faults(recipe: Recipe, source: RunDir | Path, step: int | None) -> list[str]:
+    """Why the checkpoint that a source means cannot be loaded, where it has a description of ours."""
+    if not engine_of(recipe.engine).has_metadata:
+        return []
+    if isinstance(source, Path):
+        run, folder = RunDir(source), source
+    else:
+        run, folder = source, source.checkpoints
+    if step is not None or not (folder / CHECKPOINT_MARK).is_file():
+        step = newest_committed(run.checkpoints) if step is None else step
+        if step is None:
+            return [f"{run.root} holds no whole checkpoint"]
+        folder = checkpoint_folder(run.checkpoints, step)
+    try:
+        return load_faults(recipe, read_metadata(folder), recipe.checkpoint.load)
+    except RefusedInput as refused:
+        return [str(refused)]
 
 
 def _engine_of(run: RunDir) -> str:

@@ -13,14 +13,15 @@ import torch.distributed as dist
 
 from colosseum.bundle import read_bundle
 from colosseum.checkpoint import folders
-from colosseum.errors import RefusedInput
 from colosseum.recipe import derived
 from colosseum.recipe.schema import Recipe
-from colosseum.rundir import AttemptDir, OutcomeKind, RunDir, checkpoint_folder, saved_steps
-from colosseum.runtime import device, garbage, loop, model, optimizer, parallel, reading, saving, userbuffers
+from colosseum.rundir import AttemptDir, OutcomeKind, RunDir
+from colosseum.runtime import garbage, loop, model, optimizer, parallel, reading, saving, userbuffers
+from colosseum.runtime.begin import begin
 from colosseum.runtime.failures import ConfigFailure, exit_code, judge
 from colosseum.runtime.metrics import MetricsWriter
 from colosseum.runtime.probe import probe
+from colosseum.runtime.state import State, Training
 from colosseum.runtime.stopping import StopSignal
 from colosseum.runtime.tasks import task_of
 from colosseum.runtime.tasks.base import Samples
@@ -29,7 +30,6 @@ from colosseum.units import parse_duration_s
 
 ROOM_BYTES = 1 << 16
 """Kept until the end, so that a full disk has room for the word that it is full."""
-EVERYTHING = ("weights", "optimizer", "data", "rng")
 
 
 @dataclass(slots=True)
@@ -111,7 +111,7 @@ def train(job: Job, recipe: Recipe, stop: StopSignal, *, predicted_step_s: float
     total_steps = derived.total_steps(recipe) or 0
     training = _build(recipe, total_steps)
     saver = saving.Saver(job.run, job.number, recipe)
-    state = _begin(job, training, saver, writer)
+    state = begin(job.run, job.number, training, saver, writer)
     job.step, job.last_saved_step = state.step, saver.last_saved_step
     train, validation = _samples(job.run, training, state, total_steps)
     if writer:
@@ -150,11 +150,11 @@ def _check_ranks(recipe: Recipe, place: parallel.Place) -> None:
         raise ConfigFailure(f"the recipe is for {recipe.resources.gpus} ranks and {place.ranks} were started")
 
 
-def _build(recipe: Recipe, total_steps: int) -> saving.Training:
+def _build(recipe: Recipe, total_steps: int) -> Training:
     config, chunks = model.build(recipe)
     wrapped = optimizer.wrap(recipe, config, chunks)
     adam = optimizer.build(recipe, config, wrapped)
-    return saving.Training(
+    return Training(
         recipe=recipe,
         task=task_of(recipe),
         model=wrapped,
@@ -163,9 +163,7 @@ def _build(recipe: Recipe, total_steps: int) -> saving.Training:
     )
 
 
-def _samples(
-    run: RunDir, training: saving.Training, state: saving.State, total_steps: int
-) -> tuple[Samples, Samples | None]:
+def _samples(run: RunDir, training: Training, state: State, total_steps: int) -> tuple[Samples, Samples | None]:
     """Training samples to the last step, and those that each validation reads."""
     recipe, task = training.recipe, training.task
     size = state.consumed_samples + (total_steps - state.step) * recipe.batch.gbs
@@ -174,68 +172,3 @@ def _samples(
     if not recipe.train.val_steps:
         return train, None
     return train, task.samples("valid", recipe.train.val_steps * recipe.batch.gbs, cache)
-
-
-def _begin(job: Job, training: saving.Training, saver: saving.Saver, writer: MetricsWriter | None) -> saving.State:
-    """The state to go on from: this run's newest checkpoint, else what ``checkpoint.from`` names, else step 0."""
-    recipe = training.recipe
-    own = saver.last_saved_step
-    _name_damaged(job.run, own, writer)
-    if own is not None:
-        folder = checkpoint_folder(job.run.checkpoints, own)
-        what: tuple[str, ...] = EVERYTHING
-    elif recipe.checkpoint.source != "none":
-        folder, what = source_folder(job.run, recipe.checkpoint.source), recipe.checkpoint.load
-    else:
-        return saving.State()
-    start = device.wall_s()
-    state = saving.load(training, folder, what)
-    dist.barrier()
-    if writer:
-        metadata = folders.read_metadata(folder)
-        size = sum(file.bytes for file in metadata.files.values())
-        writer.row("load", state.step, time_s=device.wall_s() - start, bytes=size)
-        if "data" in what and state.consumed_samples != metadata.consumed_samples:
-            reason = "data, blend, split, seed or sequence length differ from the checkpoint's: the data begin anew"
-            writer.event("new_data_epoch", state.step, reason=reason, checkpoint=str(folder))
-            sys.stdout.write(f"{reason}\n")
-    if state.step >= (derived.total_steps(recipe) or 0):
-        raise ConfigFailure(f"{folder} is of step {state.step}, and train.steps ends there or before: say more steps")
-    return state
-
-
-def _name_damaged(run: RunDir, own: int | None, writer: MetricsWriter | None) -> None:
-    """Says which newer checkpoints are passed over, and why; they stay where they are.
-
-    Raises:
-        ConfigFailure: there are checkpoints and none is whole: the run would begin from scratch unseen.
-    """
-    damaged = [step for step in saved_steps(run.checkpoints) if own is None or step > own]
-    for step in damaged:
-        try:
-            folders.read_metadata(checkpoint_folder(run.checkpoints, step))
-        except RefusedInput as refused:
-            sys.stdout.write(f"passed over: {refused}\n")
-            if writer:
-                writer.event("checkpoint_passed_over", step, reason=str(refused))
-    if damaged and own is None:
-        raise ConfigFailure(f"no checkpoint of this run is whole (steps {damaged}): delete them all to begin anew")
-
-
-def source_folder(run: RunDir, source: str) -> Path:
-    """The checkpoint that ``checkpoint.from`` names: ``run:RUN[@STEP]`` beside this run, a run folder, a checkpoint.
-
-    Raises:
-        ConfigFailure: there is no finished checkpoint.
-    """
-    name, at, step = source.removeprefix("run:").rpartition("@") if source.startswith("run:") else (source, "", "")
-    if source.startswith("run:"):
-        root = run.root.parent / (name if at else step)
-    else:
-        root = Path(source)
-        if root.name.startswith("iter_"):
-            return root
-    newest = int(step) if at else folders.newest_committed(RunDir(root).checkpoints)
-    if newest is None:
-        raise ConfigFailure(f"checkpoint.from {source}: {root} holds no finished checkpoint")
-    return checkpoint_folder(RunDir(root).checkpoints, newest)

@@ -16,9 +16,10 @@ from colosseum.recipe.schema import Recipe
 from colosseum.runtime import device, garbage, steps
 from colosseum.runtime.failures import NumericFailure
 from colosseum.runtime.metrics import MetricsWriter
-from colosseum.runtime.saving import Saver, State, Training
+from colosseum.runtime.saving import Saver
 from colosseum.runtime.stability.detect import LossWatch, dead_gradients, nonfinite_gradients
 from colosseum.runtime.stability.ladder import Measured, Stop, decide
+from colosseum.runtime.state import State, Training
 from colosseum.runtime.steps import Totals
 from colosseum.runtime.stopping import StopSignal
 from colosseum.runtime.tasks.base import Samples

@@ -33,7 +33,7 @@ SHAPE = ModelShape(
 
 def metadata(step: int, files: dict[str, FileSum]) -> CheckpointMetadata:
     return CheckpointMetadata(
-        schema="colosseum.checkpoint/1",
+        schema="colosseum.checkpoint/2",
         step=step,
         consumed_samples=8 * step,
         consumed_tokens=512 * step,
@@ -94,7 +94,7 @@ def _cut_mark(folder: Path) -> None:
 
 def _other_schema(folder: Path) -> None:
     text = (folder / CHECKPOINT_MARK).read_text()
-    (folder / CHECKPOINT_MARK).write_text(text.replace("colosseum.checkpoint/1", "colosseum.checkpoint/9"))
+    (folder / CHECKPOINT_MARK).write_text(text.replace("colosseum.checkpoint/2", "colosseum.checkpoint/9"))
 
 
 @pytest.mark.parametrize(
@@ -193,6 +193,18 @@ def test_prune_keeps_what_it_says(steps: set[int], keep_last: int | None, keep_e
         kept |= {step for step in good if keep_every and step % keep_every == 0}
         assert left - {broken} == kept
         assert (broken in left) == (broken in steps), "what is not whole is not ours to delete"
+
+
+def test_a_folder_of_another_number_is_no_checkpoint_and_no_reason_to_delete_others(tmp_path: Path) -> None:
+    for step in (4, 8, 12):
+        save(tmp_path, step)
+    copy = checkpoint_folder(tmp_path, 99)
+    shutil.copytree(checkpoint_folder(tmp_path, 4), copy)
+    with pytest.raises(RefusedInput, match=r"no checkpoint of step 99: its colosseum\.json says step 4"):
+        folders.read_metadata(copy)
+    assert folders.newest_committed(tmp_path) == 12
+    assert folders.prune(tmp_path, 2, None) == [4]
+    assert saved_steps(tmp_path) == [8, 12, 99]
 
 
 def test_prune_that_stops_half_way_leaves_nothing_that_looks_whole(

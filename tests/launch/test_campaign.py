@@ -159,7 +159,7 @@ def test_a_gate_lets_the_right_checkpoint_through(tmp_path: Path, parent: tuple[
     run, _ = _run(tmp_path, "child", "checkpoint.from=run:parent", "batch.seq_length=512")
     verdict = judge(run)
     assert verdict.faults == ()
-    assert verdict.notes == ("sequence length 256 → 512",)
+    assert verdict.notes == ("seq_length 256 → 512",)
     (ancestor,) = verdict.lineage
     assert (ancestor.run, ancestor.step, ancestor.consumed_tokens) == ("parent", 20, 81920)
     assert "english 81.9K" in ancestor.sentence()

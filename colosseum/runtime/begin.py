@@ -1,0 +1,156 @@
+"""Where a run goes on: its own newest whole checkpoint, else what ``checkpoint.from`` names, else step 0."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from colosseum.checkpoint import folders
+from colosseum.checkpoint.compare import load_notes
+from colosseum.checkpoint.metadata import CheckpointMetadata
+from colosseum.errors import RefusedInput
+from colosseum.recipe import derived
+from colosseum.recipe.hash import recipe_hash
+from colosseum.recipe.schema import Recipe
+from colosseum.rundir import RunDir, checkpoint_folder, saved_steps
+from colosseum.runtime import device, loading
+from colosseum.runtime.failures import ConfigFailure
+from colosseum.runtime.metrics import MetricsWriter
+from colosseum.runtime.saving import Saver
+from colosseum.runtime.state import State, Training
+
+EVERYTHING = ("weights", "optimizer", "data", "rng")
+
+
+def begin(run: RunDir, attempt: int, training: Training, saver: Saver, writer: MetricsWriter | None) -> State:
+    """Loads the state to go on from; every rank calls it.
+
+    Raises:
+        ConfigFailure: no checkpoint of the run is whole, or the one to begin from cannot be loaded.
+    """
+    recipe = training.recipe
+    saver.last_saved_step = own = _newest_whole(run, attempt, writer)
+    if own is not None:
+        folder = checkpoint_folder(run.checkpoints, own)
+        what: tuple[str, ...] = EVERYTHING
+    elif recipe.checkpoint.source != "none":
+        folder, what = source_folder(run, recipe.checkpoint.source), recipe.checkpoint.load
+    else:
+        return State()
+    start = device.wall_s()
+    metadata = folders.read_metadata(folder)
+    if own is not None:
+        _same_run(run, recipe, folder, metadata, writer)
+    elif changed := loading.changed_files(folder, metadata):
+        raise ConfigFailure(f"{_damage(folder, changed)}; go on from an earlier step with --from RUN@STEP")
+    state = loading.load(training, folder, metadata, what)
+    dist.barrier()
+    if writer:
+        size = sum(file.bytes for file in metadata.files.values())
+        writer.row("load", state.step, time_s=device.wall_s() - start, bytes=size)
+        if changes := load_notes(recipe, metadata):
+            _say(writer, "model_changed", state.step, f"changed since {folder.name}: {', '.join(changes)}")
+        if "data" in what and state.consumed_samples != metadata.consumed_samples:
+            reason = "data, blend, split, seed or sequence length differ from the checkpoint's: the data begin anew"
+            _say(writer, "new_data_epoch", state.step, reason, checkpoint=str(folder))
+    if state.step >= (derived.total_steps(recipe) or 0):
+        raise ConfigFailure(f"{folder} is of step {state.step}, and train.steps ends there or before: say more steps")
+    return state
+
+
+def _say(writer: MetricsWriter | None, kind: str, step: int, reason: str, **more: Any) -> None:
+    """One line in the log and one event."""
+    if writer:
+        writer.event(kind, step, reason=reason, **more)
+        sys.stdout.write(f"{reason}\n")
+        sys.stdout.flush()
+
+
+def _newest_whole(run: RunDir, attempt: int, writer: MetricsWriter | None) -> int | None:
+    """The run's newest checkpoint whose every file is what was written; newer ones are renamed, and it says why.
+
+    Raises:
+        ConfigFailure: there are checkpoints and none is whole: the run would begin from scratch unseen.
+    """
+    damaged: list[tuple[int, str]] = []
+    whole = None
+    for step in reversed(_agreed(saved_steps(run.checkpoints))):
+        folder = checkpoint_folder(run.checkpoints, step)
+        refused = _agreed(_refusal(folder))
+        if not refused and (changed := loading.changed_files(folder, folders.read_metadata(folder))):
+            refused = _damage(folder, changed)
+        if not refused:
+            whole = step
+            break
+        damaged.append((step, refused))
+    if damaged and whole is None:
+        steps = [step for step, _ in damaged]
+        raise ConfigFailure(
+            f"no checkpoint of this run is whole (steps {steps}; {damaged[0][1]}): delete them all to begin anew"
+        )
+    if dist.get_rank() == 0:
+        for step, refused in damaged:
+            aside = folders.set_aside(checkpoint_folder(run.checkpoints, step), f"damaged-{attempt}")
+            _say(writer, "checkpoint_passed_over", step, f"passed over: {refused}; now {aside.name}")
+    dist.barrier()
+    return whole
+
+
+def _agreed(mine: Any) -> Any:
+    """What rank 0 found, on every rank: over a network they might not see the same files at once."""
+    box = [mine]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]
+
+
+def _refusal(folder: Path) -> str:
+    """Why a checkpoint is not whole, as far as its description and the sizes of its files tell."""
+    try:
+        folders.read_metadata(folder)
+    except RefusedInput as refused:
+        return str(refused)
+    return ""
+
+
+def _damage(folder: Path, changed: list[str]) -> str:
+    return f"{folder} is damaged: {', '.join(changed[:3])} changed since it was written"
+
+
+def _same_run(
+    run: RunDir, recipe: Recipe, folder: Path, metadata: CheckpointMetadata, writer: MetricsWriter | None
+) -> None:
+    """A checkpoint in the run's own folder is the run's: by its name, or at least by its recipe (a folder moved).
+
+    Raises:
+        ConfigFailure: it is another run's, of another recipe.
+    """
+    if metadata.run_id == run.root.name:
+        return
+    whose = f"{folder} is of run {metadata.run_id}"
+    if metadata.recipe_hash != recipe_hash(recipe):
+        raise ConfigFailure(
+            f"{whose}, of another recipe: begin from it with --from, or take it out of this run's folder"
+        )
+    _say(writer, "checkpoint_of_another_run", metadata.step, f"{whose}, of the same recipe: taken as this run's own")
+
+
+def source_folder(run: RunDir, source: str) -> Path:
+    """The checkpoint that ``checkpoint.from`` names: ``run:RUN[@STEP]`` beside this run, a run folder, a checkpoint.
+
+    Raises:
+        ConfigFailure: there is no finished checkpoint.
+    """
+    name, at, step = source.removeprefix("run:").rpartition("@") if source.startswith("run:") else (source, "", "")
+    if source.startswith("run:"):
+        root = run.root.parent / (name if at else step)
+    else:
+        root = Path(source)
+        if root.name.startswith("iter_"):
+            return root
+    newest = int(step) if at else folders.newest_committed(RunDir(root).checkpoints)
+    if newest is None:
+        raise ConfigFailure(f"checkpoint.from {source}: {root} holds no finished checkpoint")
+    return checkpoint_folder(RunDir(root).checkpoints, newest)

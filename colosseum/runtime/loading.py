@@ -1,0 +1,184 @@
+"""Reads checkpoints into a run under any layout; says plainly why one cannot be."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from megatron.core import dist_checkpointing, parallel_state
+from megatron.core.dist_checkpointing.core import CheckpointingException
+from megatron.core.dist_checkpointing.dict_utils import nested_values
+from megatron.core.dist_checkpointing.mapping import ShardedBase
+from megatron.core.dist_checkpointing.serialization import get_default_load_sharded_strategy
+from megatron.core.dist_checkpointing.strategies.fully_parallel import FullyParallelLoadStrategyWrapper
+from torch.distributed.checkpoint import FileSystemReader
+from torch.distributed.checkpoint.api import CheckpointException
+
+from colosseum.checkpoint import folders
+from colosseum.checkpoint.compare import load_faults
+from colosseum.checkpoint.metadata import CheckpointMetadata, Layout
+from colosseum.errors import RefusedInput
+from colosseum.runtime import optimizer, reading
+from colosseum.runtime.failures import ConfigFailure, causes_of
+from colosseum.runtime.model import unwrapped
+from colosseum.runtime.state import CONTENT, State, Training, layout_of, model_key, model_state, restore_rng, rng_state
+from colosseum.runtime.tasks.base import Task
+
+PICKLED_SCALES = "NVTE_ALLOW_UNSAFE_PICKLE_EXTRA_STATE"
+"""Transformer Engine's own switch."""
+
+
+def changed_files(folder: Path, metadata: CheckpointMetadata) -> list[str]:
+    """Files that are no longer what was written; every rank calls it, and they share the reading.
+
+    What they read is in the cache for the load.
+    """
+    mine = sorted(metadata.files)[dist.get_rank() :: dist.get_world_size()]
+    changed = [name for name, found in folders.checksums(folder, mine).items() if found != metadata.files[name]]
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, changed)
+    return sorted(name for part in everyone for name in part)
+
+
+def load(training: Training, folder: Path, metadata: CheckpointMetadata, what: tuple[str, ...]) -> State:
+    """Loads the parts named (weights, optimizer, data, rng); every rank calls it.
+
+    Returns:
+        Where to go on: the step if the optimizer was loaded, the position in the data if ``data`` was and the order of
+        samples is the same.
+
+    Raises:
+        ConfigFailure: the checkpoint is of another model, or does not hold what the model needs.
+        RefusedInput: it holds more than data.
+    """
+    if faults := load_faults(training.recipe, metadata, what):
+        raise ConfigFailure(f"{folder}: {'; '.join(faults)}")
+    contents = _wanted(training, metadata, what)
+    _check_keys(folder, contents, what)
+    strategy = get_default_load_sharded_strategy(str(folder))
+    if parallel_state.get_data_parallel_world_size(with_context_parallel=True) > 1:
+        # One replica reads and passes on: thousands of ranks do not all read the same files.
+        group = parallel_state.get_data_parallel_group(with_context_parallel=True)
+        strategy = FullyParallelLoadStrategyWrapper(strategy, group)
+    with _plain_errors(folder):
+        found = dist_checkpointing.load(contents, str(folder), strategy)
+    _take_weights(training, folder, found)
+    if "optimizer" in what:
+        rates = optimizer.rates(training.optimizer)
+        training.optimizer.load_state_dict(found["optimizer"])
+        optimizer.restore_rates(training.optimizer, rates)
+        optimizer.mend_after_loading(training.optimizer)
+        # It counts in samples, and a fork's steps may have more of them: the step says where the rates go on.
+        position = metadata.step * training.recipe.batch.gbs
+        training.schedule.load_state_dict({**found["schedule"], "num_steps": position})
+    else:
+        training.optimizer.reload_model_params()
+    if "rng" in found:
+        restore_rng(found["rng"])
+    return _state(training.task, metadata, what)
+
+
+def _wanted(training: Training, metadata: CheckpointMetadata, what: tuple[str, ...]) -> dict[str, Any]:
+    """The sharded state to fill."""
+    contents = model_state(training)
+    if "optimizer" in what:
+        optimizer.prepare_for_loading(training.optimizer)
+        contents["optimizer"] = training.optimizer.sharded_state_dict(contents, is_loading=True, metadata=dict(CONTENT))
+        contents["schedule"] = training.schedule.state_dict()
+    if "rng" in what and _tp_pp(metadata.layout) == _tp_pp(layout_of(training.recipe)):
+        contents["rng"] = rng_state()
+    return contents
+
+
+def _check_keys(folder: Path, contents: dict[str, Any], what: tuple[str, ...]) -> None:
+    """The checkpoint holds all that is asked for, and nothing of those parts that nobody asks for.
+
+    Raises:
+        ConfigFailure: names some of either.
+        RefusedInput: its ``.metadata`` holds more than data (inside a load, torch hides why).
+    """
+    stored = FileSystemReader(str(folder)).read_metadata().state_dict_metadata
+    held = {name.partition("/shard_")[0] for name in stored}
+    mine = {value.key for value in nested_values(contents) if isinstance(value, ShardedBase)}
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, mine)
+    asked = set().union(*everyone)
+
+    def matters(key: str) -> bool:
+        # Transformer Engine's releases differ in where they keep FP8 memory, which is empty without delayed scaling.
+        part = "optimizer" if key.startswith("optimizer.") else "rng" if key == "rng_state" else "weights"
+        return not key.endswith("_extra_state") and part != "rng" and (part == "weights" or part in what)
+
+    missing, unexpected = (sorted(filter(matters, keys)) for keys in (asked - held, held - asked))
+    said = [f"{text} {_some(keys)}" for text, keys in (("lacks", missing), ("also holds", unexpected)) if keys]
+    if said:
+        raise ConfigFailure(f"{folder} is of another model: it {' and '.join(said)}")
+
+
+def _some(keys: list[str]) -> str:
+    return ", ".join(keys[:3]) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
+
+
+def _take_weights(training: Training, folder: Path, found: dict[str, Any]) -> None:
+    chunks = training.model
+    with _scaling_state_allowed():
+        for i, chunk in enumerate(chunks):
+            state = found[model_key(i, len(chunks))]
+            reading.check_scaling(state)
+            left = unwrapped(chunk).load_state_dict(state, strict=False)
+            if wrong := [key for key in (*left.missing_keys, *left.unexpected_keys) if "_extra_state" not in key]:
+                raise ConfigFailure(f"{folder} does not fit the model: {_some(sorted(wrong))}")
+
+
+@contextmanager
+def _plain_errors(folder: Path) -> Iterator[None]:
+    """torch's CheckpointException is no Exception, and holds what happened to every rank."""
+    try:
+        yield
+    except (CheckpointException, CheckpointingException, pickle.UnpicklingError, EOFError) as error:
+        causes = _causes(error)
+        if refused := next((cause for cause in causes if isinstance(cause, RefusedInput)), None):
+            raise ConfigFailure(str(refused)) from error
+        raise RuntimeError(f"{folder} could not be read: {causes[0]}") from causes[0]
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    """What it came from; torch's CheckpointException holds one of each rank, and others of its kind."""
+    if not isinstance(error, CheckpointException):
+        return causes_of(error)
+    return [cause for failure, _ in error.failures.values() for cause in _causes(failure)]
+
+
+@contextmanager
+def _scaling_state_allowed() -> Iterator[None]:
+    """Lets Transformer Engine read what delayed scaling remembers: a pickle that `reading.check_scaling` has seen.
+
+    Without it the scales would begin anew.
+    """
+    before = os.environ.get(PICKLED_SCALES)
+    os.environ[PICKLED_SCALES] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[PICKLED_SCALES]
+        else:
+            os.environ[PICKLED_SCALES] = before
+
+
+def _state(task: Task, metadata: CheckpointMetadata, what: tuple[str, ...]) -> State:
+    state = State(consumed_tokens=metadata.consumed_tokens, tokens_by_source=dict(metadata.tokens_by_source))
+    if "optimizer" in what:
+        state.step = metadata.step
+    if "data" in what and metadata.sample_order == task.sample_order():
+        state.consumed_samples = state.counted_samples = metadata.consumed_samples
+    return state
+
+
+def _tp_pp(layout: Layout) -> tuple[int, int]:
+    return layout.tp, layout.pp
