@@ -15,7 +15,8 @@ from typing import Any
 import megatron.core.datasets.gpt_dataset as gpt_dataset
 import numpy as np
 import torch
-from megatron.core.dist_checkpointing.strategies.common import COMMON_STATE_FNAME, TorchCommonLoadStrategy
+from megatron.core.dist_checkpointing import serialization
+from megatron.core.dist_checkpointing.strategies import common
 from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint._traverse import set_element
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
@@ -34,8 +35,15 @@ def guard() -> None:
     """Replaces the readers; once a process, before anything is read."""
     FileSystemReader.read_metadata = _read_metadata
     DefaultLoadPlanner.load_bytes = _load_bytes
-    TorchCommonLoadStrategy.load_common = _load_common
-    gpt_dataset.numpy = _Numpy()
+    # megatron-core up to 0.16 has a class for common.pt and reads index caches through numpy, 0.19 has functions.
+    if hasattr(common, "TorchCommonLoadStrategy"):
+        common.TorchCommonLoadStrategy.load_common = lambda _, checkpoint_dir: _load_common(checkpoint_dir)
+    else:
+        serialization.load_common = _load_common
+    if hasattr(gpt_dataset, "safe_numpy_load"):
+        gpt_dataset.safe_numpy_load = _Numpy.load
+    else:
+        gpt_dataset.numpy = _Numpy()
 
 
 def _read_metadata(self: Any, *_: Any, **options: Any) -> Any:
@@ -63,8 +71,8 @@ def _load_bytes(self: Any, read_item: Any, value: io.BytesIO) -> None:
         self.state_dict[name] = loaded
 
 
-def _load_common(_: Any, checkpoint_dir: str | Path) -> Any:
-    return load_torch(Path(checkpoint_dir) / COMMON_STATE_FNAME, allow=ALLOW)
+def _load_common(checkpoint_dir: str | Path) -> Any:
+    return load_torch(Path(checkpoint_dir) / common.COMMON_STATE_FNAME, allow=ALLOW)
 
 
 class CutIndex(DataFailure):
