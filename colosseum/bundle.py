@@ -25,8 +25,6 @@ if TYPE_CHECKING:  # who lists a thousand runs opens no bundle
     from colosseum.planning.plan import Plan
     from colosseum.recipe.schema import Recipe
 
-FOLDER_MODE, FILE_MODE, PROGRAM_MODE = 0o750, 0o640, 0o750
-"""Of run folders' roots and bundles, whatever the umask: for the owner and the group, written by the owner only."""
 MANIFEST_SCHEMA = "colosseum.manifest/1"
 MANIFEST, RECIPE, PLAN, ENV = "manifest.json", "recipe.yaml", "plan.json", "env.json"
 ENV_SCHEMA = "colosseum.env/1"
@@ -79,8 +77,11 @@ def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _represent_text)
 
 
-def write_bundle(target: Path, files: Mapping[str, bytes], manifest: Mapping[str, Any]) -> None:
+def write_bundle(target: Path, files: Mapping[str, bytes], manifest: Mapping[str, Any], *, umask: int = 0o027) -> None:
     """Writes ``files`` and the manifest (its ``files`` filled in here) at ``target``, all or nothing.
+
+    Args:
+        umask: mode bits that nothing of it has, whatever the process' own umask (``cluster.paths.umask``).
 
     Raises:
         RefusedInput: ``target`` exists: a bundle is never overwritten.
@@ -95,14 +96,14 @@ def write_bundle(target: Path, files: Mapping[str, bytes], manifest: Mapping[str
     except OSError as error:
         raise EnvironmentFault(f"cannot write a bundle at {target}: {error.strerror}") from error
     try:
-        temporary.chmod(FOLDER_MODE)
+        temporary.chmod(0o777 & ~umask)
         for name, data in {**files, MANIFEST: to_json({**manifest, "files": hashes})}.items():
             path = temporary / name
             if not path.parent.exists():
                 path.parent.mkdir(parents=True)
-                path.parent.chmod(FOLDER_MODE)
+                path.parent.chmod(0o777 & ~umask)
             with path.open("xb") as file:
-                os.fchmod(file.fileno(), PROGRAM_MODE if name.endswith((".sh", ".sbatch")) else FILE_MODE)
+                os.fchmod(file.fileno(), (0o777 if name.endswith((".sh", ".sbatch")) else 0o666) & ~umask)
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())

@@ -8,7 +8,7 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -315,14 +315,20 @@ def test_a_job_script_is_compared_with_the_step_of_its_shakedown(tmp_path: Path)
     assert "job.sbatch differs" in problems_of(tmp_path / "b")[0]
 
 
-@pytest.mark.parametrize("umask", [0o077, 0o022, 0o002, 0o000])
-def test_modes_do_not_follow_the_umask(tmp_path: Path, umask: int) -> None:
+@contextlib.contextmanager
+def umask_of(umask: int) -> Iterator[None]:
     before = os.umask(umask)
     try:
-        run = new_run(tmp_path, "modes")
-        write_bundle(run.bundle, FILES, HEAD)
+        yield
     finally:
         os.umask(before)
+
+
+@pytest.mark.parametrize("umask", [0o077, 0o022, 0o002, 0o000])
+def test_modes_do_not_follow_the_umask(tmp_path: Path, umask: int) -> None:
+    with umask_of(umask):
+        run = new_run(tmp_path, "modes")
+        write_bundle(run.bundle, FILES, HEAD)
     modes = {p.relative_to(run.root).as_posix(): p.stat().st_mode & 0o7777 for p in run.root.rglob("*")}
     assert run.root.stat().st_mode & 0o7777 == 0o750
     assert modes == {

@@ -18,7 +18,7 @@ def show(asked: NewRun, out: Path | None, as_json: bool) -> None:
     compiled = asked.compiled
     found = [*asked.warnings, *warnings(compiled)]
     if out is not None:
-        write_bundle(out, compiled.files, compiled.manifest)
+        write_bundle(out, compiled.files, compiled.manifest, umask=compiled.recipe.cluster.paths.umask)
     warn(found)
     if as_json:
         document(

@@ -175,9 +175,10 @@ def begin(file: CampaignFile, words: Sequence[str], *, cluster: str | None, runs
     Raises:
         RefusedInput: a stage cannot be run, or a campaign of this name has other stages.
     """
-    root = runs_root(runs, load_cluster(cluster)).resolve()
+    here = load_cluster(cluster)
+    root = runs_root(runs, here).resolve()
     folder = root / f"campaign-{file.name}"
-    with locked(folder):
+    with locked(folder, here.paths.umask):
         if (folder / "campaign.json").exists():
             known = read(folder)
             _same(known, file, words)
@@ -185,7 +186,9 @@ def begin(file: CampaignFile, words: Sequence[str], *, cluster: str | None, runs
         planned = plan(file, words, cluster=cluster, root=root, base=base)
         campaign = Campaign(root=folder, name=file.name, cluster=cluster, stages=tuple(stage for stage, _ in planned))
         for stage, bundle in planned:
-            write_bundle(campaign.run_of(stage).bundle, bundle.files, bundle.manifest)
+            run, umask = campaign.run_of(stage), bundle.recipe.cluster.paths.umask
+            write_bundle(run.bundle, bundle.files, bundle.manifest, umask=umask)
+            run.root.chmod(0o777 & ~umask)
         campaign.write()
         return campaign
 

@@ -1,5 +1,7 @@
 # --- from here on every job script is the same (colosseum/launch/job.bash) --------------------------------------------
 set -uo pipefail
+umask "$umask"
+export SLURM_UMASK=$umask # which srun gives the ranks
 run=$(pwd -P)
 # Of an array, the plain job id of one element can mean the whole array.
 job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}}

@@ -253,7 +253,7 @@ def requeue(run: RunDir) -> Submission | None:
         EnvironmentFault: its scheduler does not say whether it runs.
     """
     from colosseum.bundle import read_bundle
-    from colosseum.launch.submit import start
+    from colosseum.launch.submit import modes_of, start
 
     job, bundle = job_of(run, must_answer=True), read_bundle(run.bundle)
     scheduler = scheduler_of(bundle.recipe.cluster)
@@ -264,5 +264,6 @@ def requeue(run: RunDir) -> Submission | None:
     if job.word in LIVE:
         scheduler.save_and_restart(job.submission.job_id)
         return None
-    run.forgive_attempts()
+    with modes_of(run.root):
+        run.forgive_attempts()
     return start(run, bundle.recipe, scheduler)

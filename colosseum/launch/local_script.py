@@ -25,4 +25,5 @@ def render(recipe: Recipe, plan: Plan, argv: Sequence[str]) -> str:
     lines = [f"  {shlex.quote(f'{s.name}={s.value}')}  # {s.reason}" for s in settings(recipe, plan)]
     words = " ".join(map(shlex.quote, argv))
     command = f'exec env "${{settings[@]}}" python -m colosseum.launch.ranks {recipe.resources.gpus} {words}'
-    return _HEAD + "\n".join(["settings=(", *lines, ")", command, ""])
+    umask = f"umask {recipe.cluster.paths.umask:04o}"
+    return _HEAD + "\n".join([umask, "settings=(", *lines, ")", command, ""])

@@ -182,6 +182,7 @@ def _values(recipe: Recipe, argv: Sequence[str], stop_after_step: int) -> list[s
         srun.append("--container-mount-home" if container.mount_home else "--no-container-mount-home")
         srun += ["--container-writable"] if container.writable else []
     words = {
+        "umask": f"{cluster.paths.umask:04o}",
         "nodes": nodes,
         "gpus_per_node": per_node,
         "launch": cluster.slurm.launch,

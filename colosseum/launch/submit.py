@@ -6,11 +6,11 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from colosseum.bundle import FOLDER_MODE, LOCAL_SCRIPT, LaunchBundle, write_bundle
+from colosseum.bundle import LOCAL_SCRIPT, LaunchBundle, write_bundle
 from colosseum.engines.planned import plan as plan_of
 from colosseum.engines.registry import cannot_train, engine_of
 from colosseum.errors import EnvironmentFault, Fault, RefusedInput
@@ -88,10 +88,11 @@ def launch(
         raise RefusedInput(sentence)
     with part("checks"):
         refuse_what_cannot_start([compiled], inputs.missing(recipe, runs), runs, shown=shown)
-    run = new_run(runs, recipe.name)
+    umask = recipe.cluster.paths.umask
+    run = new_run(runs, recipe.name, umask)
     try:
         with part("bundle"):
-            write_bundle(run.bundle, compiled.files, compiled.manifest)
+            write_bundle(run.bundle, compiled.files, compiled.manifest, umask=umask)
         return run, start(run, recipe, scheduler, after=after)
     except BaseException:
         discard(run)
@@ -150,13 +151,15 @@ def replay(bundle: LaunchBundle, scheduler: local.LocalScheduler, runs: Path) ->
         raise RefusedInput(sentence)
     if faults := inputs.missing(recipe, runs):
         raise RefusedInput(faults)
-    run, script = new_run(runs, recipe.name), None
+    umask = recipe.cluster.paths.umask
+    run, script = new_run(runs, recipe.name, umask), None
     try:
-        write_bundle(run.bundle, files, bundle.manifest)
+        write_bundle(run.bundle, files, bundle.manifest, umask=umask)
         scheduler.check(run, recipe)
         if LOCAL_SCRIPT not in files:  # the bundle of a cluster
             script = local_script.render(recipe, bundle.plan, engine_of(recipe.engine).render(recipe, bundle.plan).argv)
-        return run, note_submission(run, scheduler.submit(run, script=script))
+        with modes_of(run.root):
+            return run, note_submission(run, scheduler.submit(run, script=script))
     except BaseException:
         discard(run)
         raise
@@ -170,7 +173,8 @@ def start(run: RunDir, recipe: Recipe, scheduler: Scheduler, *, after: Sequence[
     """
     refuse_full_disk(run.root)
     scheduler.check(run, recipe)
-    return note_submission(run, scheduler.submit(run, after=after))
+    with modes_of(run.root):
+        return note_submission(run, scheduler.submit(run, after=after))
 
 
 def refuse_full_disk(folder: Path) -> None:
@@ -179,8 +183,24 @@ def refuse_full_disk(folder: Path) -> None:
         raise EnvironmentFault(f"the disk of {folder} is full: free some space, then start again")
 
 
-def new_run(runs: Path, name: str) -> RunDir:
+@contextmanager
+def modes_of(folder: Path) -> Iterator[None]:
+    """While it lasts, what this process and its children make is for those whom ``folder`` is for, whatever the umask.
+
+    Slurm gives a job the umask of the process that submits it.
+    """
+    before = os.umask(0o777 & ~folder.stat().st_mode)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def new_run(runs: Path, name: str, umask: int = 0o027) -> RunDir:
     """A fresh, empty run folder; two makers never share one.
+
+    Args:
+        umask: mode bits that it does not have, whatever the process' own umask (``cluster.paths.umask``).
 
     Raises:
         EnvironmentFault: it cannot be made.
@@ -189,7 +209,7 @@ def new_run(runs: Path, name: str) -> RunDir:
         run = RunDir(runs / new_run_id(name))
         try:
             run.root.mkdir(parents=True)
-            run.root.chmod(FOLDER_MODE)
+            run.root.chmod(0o777 & ~umask)
             return run
         except FileExistsError:
             if not run.root.is_dir():
@@ -222,16 +242,23 @@ def find_folder(kind: str, name: str, runs: Path) -> Path:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Makes the folder of a campaign or sweep, if need be; one command at a time works on it."""
+def locked(folder: Path, umask: int = 0o027) -> Iterator[None]:
+    """Makes the folder of a campaign or sweep, if need be; one command at a time works on it, and files get its modes.
+
+    Args:
+        umask: as of ``new_run``.
+    """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            folder.mkdir(parents=True)
+            folder.chmod(0o777 & ~umask)
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError as error:
         raise EnvironmentFault(f"cannot make {folder}: {error.strerror}; --runs names another place") from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
+        with modes_of(folder):
+            yield
     finally:
         os.close(descriptor)
 

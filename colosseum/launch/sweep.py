@@ -162,17 +162,18 @@ def begin(points: Sequence[tuple[Values, NewRun]], at_once: int | None) -> Sweep
     if known := _known(folder, hashes):
         return known
     script = _checked(points, root)
-    with locked(folder):
+    umask = first.compiled.recipe.cluster.paths.umask
+    with locked(folder, umask):
         if known := _known(folder, hashes):
             return known
         _clear(folder)
         made: list[RunDir] = []
         try:
             for index, (_, asked) in enumerate(points):
-                run = new_run(root, f"{name}-{index}")
+                run = new_run(root, f"{name}-{index}", umask)
                 made.append(run)
                 run.logs.mkdir()
-                write_bundle(run.bundle, asked.compiled.files, asked.compiled.manifest)
+                write_bundle(run.bundle, asked.compiled.files, asked.compiled.manifest, umask=umask)
                 (folder / str(index)).symlink_to(Path("..") / run.root.name)
             if script:
                 (folder / SCRIPT).write_text(script)

@@ -341,6 +341,12 @@ class Paths(Section):
     data: Text = "data"
     runs: Text = "runs"
     scratch: Text | None = None
+    readable_by: Literal["owner", "group", "all"] = Field("group", description="who may read runs, but never change")
+
+    @property
+    def umask(self) -> int:
+        """Mode bits that run folders and their files never have."""
+        return {"owner": 0o077, "group": 0o027, "all": 0o022}[self.readable_by]
 
 
 class Container(Section):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,7 +71,7 @@ if "RANK" in os.environ:
 """sitecustomize.py: Python runs it first, so a rank becomes the program. The bundle itself is a real one."""
 
 
-def program_bundle(target: Path, program: str, *, ranks: int, base: Path) -> Path:
+def program_bundle(target: Path, program: str, *, ranks: int, base: Path, more: Sequence[str] = ()) -> Path:
     """A bundle whose ranks run ``program`` (Python text) instead of training: its site's PYTHONPATH sees to that."""
     words = [f"{k}={v}" for k, v in (("resources.gpus", ranks), ("batch.gbs", 16), ("name", "program"))]
     words += [f"data.blend=[{{path: {base / 'tokens'}, weight: 1}}]", f"tokenizer.path={base / 'tokenizer.json'}"]
@@ -79,7 +79,7 @@ def program_bundle(target: Path, program: str, *, ranks: int, base: Path) -> Pat
     instead.mkdir()
     (instead / "sitecustomize.py").write_text(INSTEAD.format(program=str(target.parent / "program.py")))
     (target.parent / "program.py").write_text(program)
-    recipe = load("debug/cpt-4k-bf16", [*words, f"cluster.env.PYTHONPATH={instead}"], cluster="local").recipe
+    recipe = load("debug/cpt-4k-bf16", [*words, f"cluster.env.PYTHONPATH={instead}", *more], cluster="local").recipe
     plan = resolve(recipe)
     compiled = compile_bundle(apply_layout(recipe, plan.layout), plan)
     write_bundle(target, compiled.files, compiled.manifest)

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from colosseum.bundle import read_bundle, verify_bundle
-from colosseum.rundir import CHECKPOINT_MARK, RunDir, checkpoint_folder, read_lines
+from colosseum.rundir import CHECKPOINT_MARK, RunDir, checkpoint_folder, read_lines, saved_steps
 from tests.cli.conftest import DATA, Cli, program_bundle
 
 COLOSSEUM = Path(sys.executable).parent / "colosseum"
@@ -37,6 +38,7 @@ if os.environ["RANK"] == "1":
     sys.exit("rank 1 met a wall")
 time.sleep(600)
 """
+QUICK = "import sys; sys.exit(1)"
 PATIENT = """
 import signal, sys, time
 signal.signal(signal.SIGUSR1, lambda *_: sys.exit(75))
@@ -267,3 +269,45 @@ def test_a_bundle_whose_script_was_changed_does_not_run(cli: Cli, inputs: Path) 
         assert done.code == 2
         assert "launch.sh differs from what its recipe and plan give" in done.said
     assert not (inputs / "runs").exists()
+
+
+SAVES = """
+import os
+from pathlib import Path
+if os.environ["RANK"] == "0":
+    (Path("checkpoints") / "iter_0000001").mkdir(parents=True)
+    for name in ("metrics.jsonl", "checkpoints/iter_0000001/colosseum.json"):
+        Path(name).write_text("{}")
+"""
+
+
+def _modes(root: Path) -> set[tuple[str, int]]:
+    """Modes of all folders and files below; scripts count as files."""
+    found = {("folder" if p.is_dir() else "file", stat.S_IMODE(p.lstat().st_mode)) for p in root.rglob("*")}
+    return {(kind, mode & 0o666 if kind == "file" else mode) for kind, mode in found}
+
+
+@pytest.mark.parametrize(
+    ("umask", "readers", "folder", "file"), [(0o077, "group", 0o750, 0o640), (0o000, "owner", 0o700, 0o600)]
+)
+def test_all_that_a_run_leaves_has_the_modes_of_its_cluster_file(
+    inputs: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, umask: int, readers: str, folder: int, file: int
+) -> None:
+    """Also what the ranks write and what a second start adds, whatever the umask of who starts it."""
+    monkeypatch.setattr("colosseum.cli.jobs.ASK_EVERY_S", 1.0)
+    before = os.umask(umask)
+    try:
+        words = (f"cluster.paths.readable_by={readers}",)
+        bundle = program_bundle(inputs / "kept", QUICK, ranks=2, base=inputs, more=words)
+        assert cli("bundle", "run", str(bundle), "--runs", "here").code == 4
+        run = _only_run(inputs / "here")
+        (inputs / "program.py").write_text(SAVES)
+        command = [COLOSSEUM, "jobs", "requeue", str(run.root)]
+        subprocess.run(command, check=True, capture_output=True)
+        assert cli("jobs", "logs", "-f", str(run.root)).code == 0
+    finally:
+        os.umask(before)
+    assert run.attempt_numbers() == [0, 1]
+    assert saved_steps(run.checkpoints) == [1]
+    assert stat.S_IMODE(run.root.stat().st_mode) == folder
+    assert _modes(run.root) == {("folder", folder), ("file", file)}

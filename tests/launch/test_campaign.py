@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,18 @@ def test_every_stage_begins_from_the_run_of_the_one_before(house: Path) -> None:
     assert _begin(house) == campaign == read(campaign.root) == find("c", house / "runs")
     with pytest.raises(RefusedInput, match="begun with other stages or overrides"):
         _begin(house, "optimizer.lr=1e-5")
+
+
+@pytest.mark.parametrize("umask", [0o077, 0o000])
+def test_folders_of_a_campaign_and_its_runs_have_the_modes_of_runs(house: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        _begin(house)
+    finally:
+        os.umask(before)
+    made = {p: p.lstat().st_mode & 0o777 for p in (house / "runs").rglob("*") if not p.is_symlink()}
+    assert {mode for path, mode in made.items() if path.is_dir()} == {0o750}
+    assert {mode & 0o666 for path, mode in made.items() if not path.is_dir()} == {0o640}
 
 
 def test_a_fault_of_the_last_stage_comes_before_the_first_is_made(house: Path) -> None:

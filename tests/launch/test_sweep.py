@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -209,6 +210,18 @@ def test_every_point_is_a_run_of_its_own(house: Path) -> None:
         # Slurm opens the log before the script runs.
         assert (sweep.root / str(index) / "logs").samefile(run.logs)
         assert run.logs.is_dir()
+
+
+@pytest.mark.parametrize("umask", [0o077, 0o000])
+def test_folders_of_a_sweep_and_its_runs_have_the_modes_of_runs(house: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        _begun(house)
+    finally:
+        os.umask(before)
+    made = {p: p.lstat().st_mode & 0o777 for p in (house / "runs").rglob("*") if not p.is_symlink()}
+    assert {mode for path, mode in made.items() if path.is_dir()} == {0o750}
+    assert {mode & 0o666 for path, mode in made.items() if not path.is_dir()} == {0o640}
 
 
 def test_a_sweep_typed_twice_is_the_same_and_another_is_refused(house: Path) -> None:

@@ -99,6 +99,21 @@ def test_slurm_gets_every_text_literally(slurm: DevSlurm, tmp_path: Path) -> Non
     assert not list(tmp_path.rglob("pwned"))
 
 
+def test_all_that_a_job_leaves_has_the_modes_of_the_cluster_file(tmp_path: Path) -> None:
+    """The job's log, which Slurm makes, and what job script and ranks write: nothing is for others."""
+    before = os.umask(0)
+    try:
+        run = stand_in_run(tmp_path, "modes", "train.steps=2", "optimizer.warmup_steps=0")
+        submit(run)
+    finally:
+        os.umask(before)
+    assert until_ended(run).word == "complete"
+    names = {p.name: p for p in run.root.rglob("*") if not p.is_symlink()}
+    assert {"metrics.jsonl", "rank-00000.log", "outcome.json", "env.json", "submissions.jsonl"} <= names.keys()
+    assert {name: oct(p.stat().st_mode) for name, p in names.items() if p.stat().st_mode & 0o027} == {}
+    assert all(p.stat().st_mode & 0o040 for p in names.values())
+
+
 def test_slurm_is_asked_once_for_all_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = [stand_in_run(tmp_path, f"one-of-{i}") for i in range(3)]
     ids = [submit(run) for run in runs]
