@@ -13,7 +13,9 @@ def load_faults(recipe: Recipe, found: CheckpointMetadata, what: tuple[str, ...]
     faults = [f"the checkpoint is of another model: {text}" for text in found.model.differences(shape)]
     if found.model.num_layers < shape.num_layers:
         faults.append(f"a model grows by `colosseum checkpoint expand`, not by a load: {shape.num_layers} layers")
-    if "optimizer" in what:
+    if "optimizer" in what and not found.has_optimizer:
+        faults.append("the checkpoint holds weights only: checkpoint.load=[weights] loads them")
+    elif "optimizer" in what:
         if Facts.of(recipe).sharded_optimizer not in (None, found.sharded_optimizer):
             held = "is" if found.sharded_optimizer else "is not"
             faults.append(f"the checkpoint's optimizer {held} distributed and the recipe's is otherwise")

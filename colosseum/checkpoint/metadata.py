@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from colosseum.recipe.schema import Recipe
 
@@ -114,6 +114,17 @@ class FileSum(Part):
     """XXH3-64 of its content: terabytes are summed while they are written, so no cryptographic hash."""
 
 
+class Origin(Part):
+    """A checkpoint that a command made from another one."""
+
+    command: Literal["expand"]
+    source: str
+    """run and step, or a folder's name."""
+    source_hash: str
+    """sha256 of the source's colosseum.json, which holds a checksum of every file."""
+    settings: dict[str, JsonValue]
+
+
 class CheckpointMetadata(Part):
     """The document of docs/contracts.md; a folder without a valid one is unfinished."""
 
@@ -137,3 +148,7 @@ class CheckpointMetadata(Part):
     versions: dict[str, str]
     save_time_s: float
     files: dict[str, FileSum]
+    has_optimizer: bool = True
+    """False = weights only: a command left the optimizer out."""
+    origin: Origin | None = None
+    """None = training wrote it."""

@@ -1,0 +1,213 @@
+"""The files of a torch_dist checkpoint as items: which bytes of which file hold which part of which tensor.
+
+megatron-core stacks the layers of a model along a leading axis: ``decoder.layers.mlp.linear_fc1.weight`` is
+``[layers, …]``, one chunk a layer and tensor-parallel rank, each chunk the bytes of one ``torch.save``. Other writers
+number them (``decoder.layers.7.mlp.…``). Both are read here; nothing is loaded that is not asked for.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from colosseum.checkpoint.unpickle import DEFAULT, FOREIGN, load_pickle, load_torch
+from colosseum.errors import EnvironmentFault, RefusedInput
+
+METADATA = ".metadata"
+NUMBERED = re.compile(r"^(?P<head>(?:.*\.)?decoder\.layers\.)(?P<layer>\d+)\.(?P<rest>.+)$")
+STACKED = re.compile(r"^(?:.*\.)?decoder\.layers\.(?!\d+\.).+$")
+SHARD = re.compile(r"^(?P<head>.+/shard_)(?P<layer>\d+)_(?P<count>\d+)$")
+OPTIMIZER = re.compile(
+    r"^(?:optimizer|chained_\d+\.optimizer)\b.*?\.state\.(?P<kind>exp_avg_sq|exp_avg|param)\.(?P<name>.+)$"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One stored piece: a chunk of a tensor, or an object."""
+
+    key: str
+    offsets: tuple[int, ...] | None
+    """Where the chunk begins in the tensor; None = an object."""
+    sizes: tuple[int, ...] | None
+    file: str
+    start: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """What a checkpoint's ``.metadata`` says."""
+
+    folder: Path
+    items: tuple[Item, ...]
+    shapes: dict[str, tuple[int, ...]]
+    dtypes: dict[str, Any]
+    """torch dtypes by tensor."""
+    raw: Any
+    """torch's own object."""
+
+
+def read_index(folder: Path) -> Index:
+    """The items of a torch_dist folder, ours or another's.
+
+    Raises:
+        RefusedInput: there is no ``.metadata``, it holds more than data, or it names files outside the folder.
+        EnvironmentFault: torch is not installed.
+    """
+    try:
+        import torch  # noqa: F401
+    except ImportError as error:
+        raise EnvironmentFault(
+            "the tensors of a checkpoint are read with torch: pip install 'colosseum[train]'"
+        ) from error
+    path = folder / METADATA
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise RefusedInput(f"{folder} is no torch_dist checkpoint: it has no {METADATA}") from error
+    raw = load_pickle(content, what=str(path), allow=DEFAULT | FOREIGN)
+    shapes, dtypes, sizes = {}, {}, {}
+    for key, entry in raw.state_dict_metadata.items():
+        if hasattr(entry, "chunks"):
+            shapes[key], dtypes[key] = tuple(entry.size), entry.properties.dtype
+            sizes.update({(key, tuple(chunk.offsets)): tuple(chunk.sizes) for chunk in entry.chunks})
+    items = []
+    for index, stored in raw.storage_data.items():
+        if Path(stored.relative_path).name != stored.relative_path:
+            raise RefusedInput(f"{path} names {stored.relative_path!r}, which is no file of its folder: it is refused")
+        tensor = index.fqn in shapes
+        offsets = tuple(index.offset or ()) if tensor else None
+        if offsets is not None and not offsets:
+            offsets = (0,) * len(shapes[index.fqn])
+        items.append(
+            Item(
+                index.fqn,
+                offsets,
+                sizes[index.fqn, offsets] if offsets is not None else None,
+                stored.relative_path,
+                int(stored.offset),
+                int(stored.length),
+            )
+        )
+    return Index(folder, tuple(items), shapes, dtypes, raw)
+
+
+def write_index(folder: Path, index: Index) -> None:
+    """Writes ``.metadata`` for items that lie in ``folder`` (``index.raw`` is not looked at)."""
+    from torch import Size
+    from torch.distributed.checkpoint.filesystem import _StorageInfo
+    from torch.distributed.checkpoint.metadata import (
+        BytesStorageMetadata,
+        ChunkStorageMetadata,
+        Metadata,
+        MetadataIndex,
+        StorageMeta,
+        TensorProperties,
+        TensorStorageMetadata,
+    )
+
+    entries: dict[str, Any] = {}
+    stored = {}
+    for item in index.items:
+        place = _StorageInfo(item.file, item.start, item.length)
+        if item.offsets is None or item.sizes is None:
+            entries[item.key] = BytesStorageMetadata()
+            stored[MetadataIndex(item.key)] = place
+            continue
+        if item.key not in entries:
+            properties = TensorProperties(dtype=index.dtypes[item.key])
+            entries[item.key] = TensorStorageMetadata(properties, Size(index.shapes[item.key]), [])
+        entries[item.key].chunks.append(ChunkStorageMetadata(Size(item.offsets), Size(item.sizes)))
+        stored[MetadataIndex(item.key, Size(item.offsets))] = place
+    metadata = Metadata(entries, planner_data=None, storage_data=stored, storage_meta=StorageMeta())
+    (folder / METADATA).write_bytes(pickle.dumps(metadata))
+
+
+def layer_of(item: Item) -> int | None:
+    """The layer that an item is of, counted from 0; None = it is of none."""
+    if numbered := NUMBERED.match(item.key):
+        return int(numbered["layer"])
+    if not STACKED.match(item.key):
+        return None
+    if item.offsets is not None:
+        return item.offsets[0]
+    shard = SHARD.match(item.key)
+    return int(shard["layer"]) if shard else None
+
+
+def layers_in(index: Index) -> int:
+    """How many layers the tensors have.
+
+    Raises:
+        RefusedInput: there are none, or a chunk spans several.
+    """
+    for item in index.items:
+        if item.sizes and STACKED.match(item.key) and item.sizes[0] != 1:
+            raise RefusedInput(f"{index.folder}: {item.key} is cut across layers, which no writer known here does")
+    found = {layer for item in index.items if (layer := layer_of(item)) is not None}
+    if not found:
+        raise RefusedInput(f"{index.folder} holds no decoder.layers: it is no GPT that megatron-core wrote")
+    return max(found) + 1
+
+
+def read_item(folder: Path, item: Item) -> Any:
+    """A chunk as a tensor on the CPU."""
+    with (folder / item.file).open("rb") as file:
+        file.seek(item.start)
+        data = file.read(item.length)
+    return load_torch(io.BytesIO(data), what=f"{folder / item.file} ({item.key})", allow=DEFAULT | FOREIGN)
+
+
+def saved(tensor: Any) -> memoryview:
+    """The bytes that torch_dist stores for a tensor."""
+    import torch
+
+    buffer = io.BytesIO()
+    torch.save(tensor, buffer)
+    return buffer.getbuffer()
+
+
+class Tensors:
+    """Tensors by name, and layers by number, put together from their chunks when asked for."""
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+        self._items: dict[tuple[str, int | None], list[Item]] = {}
+        for item in index.items:
+            if item.offsets is not None:
+                numbered = NUMBERED.match(item.key)
+                key = numbered["head"] + numbered["rest"] if numbered else item.key
+                self._items.setdefault((key, layer_of(item)), []).append(item)
+
+    def has(self, key: str, layer: int | None = None) -> bool:
+        return (key, layer) in self._items
+
+    def names(self) -> Iterator[tuple[str, int | None]]:
+        yield from self._items
+
+    def get(self, key: str, layer: int | None = None) -> Any:
+        """A tensor; of a layer without the leading axis.
+
+        Raises:
+            RefusedInput: the checkpoint has none of this name.
+        """
+        import torch
+
+        items = self._items.get((key, layer))
+        if items is None:
+            where = "" if layer is None else f" of layer {layer}"
+            raise RefusedInput(f"{self._index.folder} holds no {key}{where}")
+        shape, stacked = self._index.shapes[items[0].key], layer is not None and not NUMBERED.match(items[0].key)
+        whole = torch.empty(shape[1:] if stacked else shape, dtype=self._index.dtypes[items[0].key])
+        for item in items:
+            assert item.offsets is not None and item.sizes is not None
+            place = [slice(o, o + n) for o, n in zip(item.offsets, item.sizes, strict=True)]
+            chunk = read_item(self._index.folder, item)
+            whole[tuple(place[1:] if stacked else place)] = chunk[0] if stacked else chunk
+        return whole
