@@ -118,7 +118,5 @@ def expand(
     if model is not None:
         say(f"largest difference of a logit on {PROBE} tokens in FP32: {result['largest_logit_difference']:.3g}")
     elif probe:
-        note(
-            "logits were not compared: the checkpoint has no RoPE, or was written by a release that recorded less of its model"
-        )
+        note("logits were not compared: no RoPE, or a checkpoint of a release that recorded less of its model")
     say(f"begin from it with checkpoint.from={out}")
