@@ -116,6 +116,14 @@ def bf16_moments_need_sharding(facts: Facts) -> Iterator[Finding]:
         yield Finding("optimizer.distributed", "must be true with precision.moments_dtype bf16", (True,))
 
 
+def fp8_weights_need_fp32_moments(facts: Facts) -> Iterator[Finding]:
+    """Transformer Engine's Adam that writes FP8 weights takes FP32 moments only (multi_tensor/adam.cu)."""
+    precision = facts.recipe.precision
+    if precision.fp8 != "none" and precision.fp8_params is not False and precision.moments_dtype == "bf16":
+        yield Finding("precision.moments_dtype", "must be fp32 with FP8 weights (precision.fp8_params)", ("fp32",))
+        yield Finding("precision.fp8_params", "must be false with precision.moments_dtype bf16", (False,))
+
+
 def param_gather_needs_sharding(facts: Facts) -> Iterator[Finding]:
     """Only a distributed optimizer gathers parameters, and Megatron overlaps that only beside gradient overlap."""
     overlap = facts.recipe.overlap
@@ -224,6 +232,7 @@ RULES: tuple[Rule, ...] = (
     fp8_tokens,
     fp32_reduces_in_fp32,
     bf16_moments_need_sharding,
+    fp8_weights_need_fp32_moments,
     param_gather_needs_sharding,
     tp_overlap_needs_sequence_parallel,
     pipeline_sends,

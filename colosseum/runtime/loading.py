@@ -83,6 +83,10 @@ def load(training: Training, folder: Path, metadata: CheckpointMetadata, what: t
     return _state(training.task, metadata, what)
 
 
+COMMON_STATE = "common_state"
+"""Where megatron-core 0.19 keeps what 0.16 writes to common.pt."""
+
+
 def _wanted(training: Training, metadata: CheckpointMetadata, what: tuple[str, ...]) -> dict[str, Any]:
     """The sharded state to fill."""
     contents = model_state(training)
@@ -112,7 +116,9 @@ def _check_keys(folder: Path, contents: dict[str, Any], what: tuple[str, ...]) -
     def matters(key: str) -> bool:
         # Transformer Engine's releases differ in where they keep FP8 memory, which is empty without delayed scaling.
         part = "optimizer" if key.startswith("optimizer.") else "rng" if key == "rng_state" else "weights"
-        return not key.endswith("_extra_state") and part != "rng" and (part == "weights" or part in what)
+        if key.endswith("_extra_state") or key == COMMON_STATE or part == "rng":
+            return False
+        return part == "weights" or part in what
 
     missing, unexpected = (sorted(filter(matters, keys)) for keys in (asked - held, held - asked))
     said = [f"{text} {_some(keys)}" for text, keys in (("lacks", missing), ("also holds", unexpected)) if keys]

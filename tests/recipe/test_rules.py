@@ -19,6 +19,9 @@ ANY = None
 
 # recipe, what is changed, the field at fault, words of the rule, nearest values
 CASES = [
+    # Transformer Engine's Adam for FP8 weights
+    (FP8, "precision.moments_dtype=bf16", "precision.moments_dtype", "must be fp32 with FP8 weights", ["fp32"]),
+    (FP8, "precision.moments_dtype=bf16", "precision.fp8_params", "must be false with", [False]),
     # layout
     (EXPAND, "resources.gpus=3072", "resources.gpus", "dp would be 9.6", [2880, 2240, 1920]),
     (EXPAND, "resources.gpus=2881", "resources.gpus", "dp would be 9.00313", [2880, 2240, 1920]),
