@@ -38,6 +38,13 @@ PACKAGES = ("colosseum", "megatron-core", "torch", "transformer-engine")
 _OWN_ASYNC = {"async_strategy": "mcore"} if "async_strategy" in signature(dist_checkpointing.save).parameters else {}
 
 
+def _gather_weights(training: Training) -> None:
+    """With ``overlap.param_gather`` a step's new weights reach the other ranks in the next forward pass: not yet."""
+    if training.recipe.overlap.param_gather is True:
+        for chunk in training.model:
+            chunk.start_param_sync(force_sync=True)
+
+
 class Saver:
     """Writes checkpoints of one run; an asynchronous one is committed by a later call of ``finish``."""
 
@@ -58,6 +65,7 @@ class Saver:
             OSError: the disk is full or not writable; what was committed before stays.
         """
         self.finish(blocking=True)
+        _gather_weights(training)
         start, step = device.wall_s(), state.step
         folder = checkpoint_folder(self._run.checkpoints, step)
         if dist.get_rank() == 0:
