@@ -77,6 +77,11 @@ class RunDir:
         return self.root / "data-cache"
 
     @property
+    def references(self) -> Path:
+        """Log-probabilities of a reference policy (DPO), by the hash of its weights and data."""
+        return self.root / "references"
+
+    @property
     def rehearsal(self) -> Path:
         return self.root / "rehearsal.json"
 

@@ -92,9 +92,14 @@ class DpoTask(Section):
 
     kind: Literal["dpo"]
     beta: Positive = Field(0.2, description="strength of the KL penalty to the reference policy")
-    loss: Literal["dpo", "ipo", "rpo_bwd_kl", "rpo_fwd_kl", "rpo_sq"] = "dpo"
+    loss: Literal["dpo", "ipo", "ipo_by_token", "rpo_bwd_kl", "rpo_fwd_kl", "rpo_sq"] = Field(
+        "dpo", description="ipo is of sums over a response's tokens, ipo_by_token of means"
+    )
     reference: Literal["precomputed", "resident", "host"] = Field(
         "host", description="reference log-probs: precomputed, a resident copy, or one swapped in from host"
+    )
+    reference_from: Text | None = Field(
+        None, description="path or run:RUN[@STEP] of the reference policy; null = what checkpoint.from names"
     )
     sft_weight: Rate = Field(0.0, description="weight of an added SFT term on the chosen response")
     average_log_probs: bool = Field(False, description="divide log-probs by the response length")

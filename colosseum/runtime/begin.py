@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,29 @@ from colosseum.runtime.failures import ConfigFailure
 from colosseum.runtime.metrics import MetricsWriter
 from colosseum.runtime.saving import Saver
 from colosseum.runtime.state import State, Training
+from colosseum.runtime.tasks.base import Setup
 
 EVERYTHING = ("weights", "optimizer", "data", "rng")
+
+
+def setup(run: RunDir, training: Training) -> Setup:
+    """The weights that a run started from, also where it is started again: the model as it was built has the seed's."""
+
+    def folder_of(source: str | None) -> Path | None:
+        said = source or training.recipe.checkpoint.source
+        return None if said == "none" else source_folder(run, said)
+
+    def load_start(source: str | None) -> None:
+        if (folder := folder_of(source)) is not None:
+            loading.load(training, folder, folders.read_metadata(folder), ("weights",))
+
+    def identity_of(source: str | None) -> str:
+        folder = folder_of(source)
+        if folder is None:
+            return f"the first weights of {recipe_hash(training.recipe)}"
+        return json.dumps({name: found.xxh3 for name, found in sorted(folders.read_metadata(folder).files.items())})
+
+    return Setup(model=training.model, references=run.references, load_start=load_start, identity_of=identity_of)
 
 
 def begin(run: RunDir, attempt: int, training: Training, saver: Saver, writer: MetricsWriter | None) -> State:

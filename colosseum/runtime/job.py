@@ -17,7 +17,7 @@ from colosseum.recipe import derived
 from colosseum.recipe.schema import Recipe
 from colosseum.rundir import AttemptDir, OutcomeKind, RunDir
 from colosseum.runtime import garbage, loop, model, optimizer, parallel, reading, saving, userbuffers
-from colosseum.runtime.begin import begin
+from colosseum.runtime.begin import begin, setup
 from colosseum.runtime.failures import ConfigFailure, exit_code, judge
 from colosseum.runtime.metrics import MetricsWriter
 from colosseum.runtime.probe import probe
@@ -109,11 +109,12 @@ def train(job: Job, recipe: Recipe, stop: StopSignal, *, predicted_step_s: float
     reading.guard()
     writer = MetricsWriter(job.run, job.number, tensorboard=True) if job.place.rank == 0 else None
     total_steps = derived.total_steps(recipe) or 0
-    training = _build(recipe, total_steps)
+    training = _build(job.run, recipe, total_steps)
     saver = saving.Saver(job.run, job.number, recipe)
+    training.task.prepare(setup(job.run, training))
     state = begin(job.run, job.number, training, saver, writer)
     job.step, job.last_saved_step = state.step, saver.last_saved_step
-    train, validation = _samples(job.run, training, state, total_steps)
+    train, validation = _samples(training, state, total_steps)
     if writer:
         writer.event("data_probe", state.step, **probe(recipe, train, state.consumed_samples))
     watchdog = Watchdog(job.attempt, job.place.rank, _hang_timeout_s(recipe), lambda: saver.last_saved_step)
@@ -150,25 +151,25 @@ def _check_ranks(recipe: Recipe, place: parallel.Place) -> None:
         raise ConfigFailure(f"the recipe is for {recipe.resources.gpus} ranks and {place.ranks} were started")
 
 
-def _build(recipe: Recipe, total_steps: int) -> Training:
+def _build(run: RunDir, recipe: Recipe, total_steps: int) -> Training:
+    cache = Path(recipe.data.cache_dir) if recipe.data.cache_dir else run.data_cache
     config, chunks = model.build(recipe)
     wrapped = optimizer.wrap(recipe, config, chunks)
     adam = optimizer.build(recipe, config, wrapped)
     return Training(
         recipe=recipe,
-        task=task_of(recipe),
+        task=task_of(recipe, cache),
         model=wrapped,
         optimizer=adam,
         schedule=optimizer.schedule(recipe, adam, total_steps),
     )
 
 
-def _samples(run: RunDir, training: Training, state: State, total_steps: int) -> tuple[Samples, Samples | None]:
+def _samples(training: Training, state: State, total_steps: int) -> tuple[Samples, Samples | None]:
     """Training samples to the last step, and those that each validation reads."""
     recipe, task = training.recipe, training.task
     size = state.consumed_samples + (total_steps - state.step) * recipe.batch.gbs
-    cache = Path(recipe.data.cache_dir) if recipe.data.cache_dir else run.data_cache
-    train = task.samples("train", size, cache)
+    train = task.samples("train", size)
     if not recipe.train.val_steps:
         return train, None
-    return train, task.samples("valid", recipe.train.val_steps * recipe.batch.gbs, cache)
+    return train, task.samples("valid", recipe.train.val_steps * recipe.batch.gbs)

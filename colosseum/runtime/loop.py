@@ -151,6 +151,9 @@ def _obey(loop: Loop, watch: LossWatch, result: StepResult) -> None:
     )
     if mode != "off" and not measured.finite:
         measured = replace(measured, where=_where_not_finite(loop))
+    noticed = loop.training.task.notice(loop.training.task.metrics(result.totals.sums))
+    if loop.writer and noticed:
+        loop.writer.event(noticed.kind, state.step, **noticed.fields)
     action = decide(mode, watch, measured)
     if loop.writer and action.event:
         loop.writer.event(action.event.kind, state.step, **action.event.fields)

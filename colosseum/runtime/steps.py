@@ -51,6 +51,7 @@ def forward_backward(
     mbs, dp = int(recipe.batch.mbs), parallel.dp_size()
     count = recipe.batch.gbs // (mbs * dp)
     length = samples.length(first, recipe.batch.gbs)
+    task.before_batches(model, samples, first)
 
     def batches() -> Iterator[Batch]:
         for number in range(count):

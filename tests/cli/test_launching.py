@@ -246,17 +246,6 @@ def test_two_launches_side_by_side(inputs: Path) -> None:
     assert os.path.isdir(inputs / "here")  # noqa: PTH112
 
 
-def test_a_task_that_the_runtime_cannot_train_is_refused_before_anything_is_made(cli: Cli, inputs: Path) -> None:
-    words = ("align", "sft", "--stage", "debug", "checkpoint.from=none", "--runs", "here")
-    done = cli(*words)
-    assert done.code == 2
-    assert "engine mcore trains cpt;" in done.said
-    assert not (inputs / "here").exists()
-    dry = cli(*words, "--dry-run")
-    assert dry.code == 0
-    assert "warning: engine mcore trains cpt;" in dry.said
-
-
 def test_a_bundle_whose_script_was_changed_does_not_run(cli: Cli, inputs: Path) -> None:
     """Also with the sum of the script written anew, and nothing is made."""
     bundle = program_bundle(inputs / "kept", GOOD, ranks=1, base=inputs)

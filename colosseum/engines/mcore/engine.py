@@ -21,9 +21,9 @@ class McoreEngine:
     name = "mcore"
     about = About(
         title="Colosseum's own runtime on megatron-core",
-        tasks=("cpt",),
+        tasks=("cpt", "sft", "dpo"),
         fp8=("delayed", "tensorwise", "blockwise"),
-        cp="cpt",
+        cp="cpt, sft, dpo",
         container="any with this package, e.g. docker/Dockerfile.mcore",
         image="dockerd://colosseum:mcore",
         reads="its own checkpoints",
@@ -40,6 +40,18 @@ class McoreEngine:
         if recipe.data.reset_attention_mask:
             rule = "engine mcore attends across documents; reset_position_ids and eod_mask_loss work"
             faults.append(Fault(path="data.reset_attention_mask", value=True, rule=rule, nearest=(False,)))
+        task = recipe.task
+        if task.kind == "dpo" and task.loss.startswith("rpo"):
+            rule = "engine mcore reads no rewards of pairs, which this loss compares with"
+            faults.append(Fault(path="task.loss", value=task.loss, rule=rule, nearest=("dpo", "ipo", "ipo_by_token")))
+        if task.kind == "dpo" and task.reference != "precomputed" and recipe.precision.fp8_params is True:
+            rule = "a copy of the reference cannot take the place of weights that are kept in FP8"
+            faults.append(Fault(path="task.reference", value=task.reference, rule=rule, nearest=("precomputed",)))
+        if task.kind != "cpt" and recipe.tokenizer.kind != "tokenizer_json":
+            rule = "engine mcore tokenises rows with a tokenizer.json"
+            faults.append(
+                Fault(path="tokenizer.kind", value=recipe.tokenizer.kind, rule=rule, nearest=("tokenizer_json",))
+            )
         return faults
 
     def notes(self, recipe: Recipe) -> list[str]:

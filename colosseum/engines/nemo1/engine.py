@@ -203,6 +203,10 @@ def _alignment(recipe: Recipe, found: Refusals) -> None:
         found.unless(cp == 1, "parallelism.cp", cp, rule, 1)
         rule = "NeMo-Aligner swaps the reference policy in from host memory, always"
         found.unless(task.reference == "host", "task.reference", task.reference, rule, "host")
+        rule = "NeMo-Aligner's reference policy is the checkpoint that training begins with"
+        found.unless(task.reference_from is None, "task.reference_from", task.reference_from, rule)
+        rule = "NeMo-Aligner's IPO is of sums over a response's tokens"
+        found.unless(task.loss != "ipo_by_token", "task.loss", task.loss, rule, "ipo")
         found.unless(task.shuffle, "task.shuffle", False, "NeMo-Aligner's DPO shuffles, always", True)
     else:
         rule = "NeMo-Aligner's SFT takes context parallelism only with packed data; nemo2 can"

@@ -5,12 +5,14 @@ Legend: B sequences of a micro-batch, S sequence (of this context-parallel rank)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
+
+from colosseum.runtime.stability.ladder import Event
 
 Batch = dict[str, torch.Tensor]
 """Tensors of a micro-batch. Always ``tokens``, ``labels``, ``position_ids`` ``[B, S]``; the others are the task's."""
@@ -68,15 +70,43 @@ class Sums:
     """Scalars by the task's ``names``."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What a task may ask for before the run's own state is loaded."""
+
+    model: list[Any]
+    references: Path
+    """Folder of what is computed once for the whole run."""
+    load_start: Callable[[str | None], None]
+    """Puts the weights of a checkpoint, named as in ``checkpoint.from``, into the model; None: those of the start."""
+    identity_of: Callable[[str | None], str]
+    """Which weights these are."""
+
+
+def token_sums(losses_BS: torch.Tensor, batch: Batch) -> Sums:
+    """Cross-entropy and number of the tokens in ``loss_mask``."""
+    mask_BS = batch["loss_mask"].float()
+    return Sums(loss=(losses_BS.float() * mask_BS).sum(), count=mask_BS.sum().int(), more={})
+
+
 class Task(Protocol):
     """One kind of training."""
 
-    names: tuple[str, ...]
-    """Sums that `metrics` reads, besides loss and count."""
-    sequences_per_sample: int
-    """A DPO sample is a pair."""
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Sums that `metrics` reads, besides loss and count."""
+        ...
 
-    def samples(self, part: Part, size: int, cache: Path) -> Samples:
+    @property
+    def sequences_per_sample(self) -> int:
+        """A DPO sample is a pair."""
+        ...
+
+    def prepare(self, setup: Setup) -> None:
+        """Called once, by every rank, before the run's own state is loaded and before `samples`."""
+        ...
+
+    def samples(self, part: Part, size: int) -> Samples:
         """``size`` samples for training, or those that each validation reads; every rank calls it.
 
         Raises:
@@ -89,10 +119,18 @@ class Task(Protocol):
         """Identity of the order in which samples come: a position in one means nothing in another."""
         ...
 
+    def before_batches(self, model: list[Any], samples: Samples, first: int) -> None:
+        """Called before the micro-batches of the step (or validation batch) that begins at sample ``first``."""
+        ...
+
     def sums(self, losses_BS: torch.Tensor, batch: Batch) -> Sums:
         """The micro-batch's sums from the cross-entropy of each token."""
         ...
 
     def metrics(self, totals: dict[str, float]) -> dict[str, float]:
         """The task's own fields of a metrics row, from a step's sums (``names`` and ``count``)."""
+        ...
+
+    def notice(self, metrics: dict[str, float]) -> Event | None:
+        """What the metrics of a training step say of the run, for events.jsonl."""
         ...

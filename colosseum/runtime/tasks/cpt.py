@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from colosseum.recipe.schema import Recipe
 from colosseum.runtime import data
-from colosseum.runtime.tasks.base import Batch, Part, Sums
+from colosseum.runtime.stability.ladder import Event
+from colosseum.runtime.tasks.base import Batch, Part, Samples, Setup, Sums, token_sums
 
 
 class Cpt:
@@ -18,22 +20,28 @@ class Cpt:
     names: tuple[str, ...] = ()
     sequences_per_sample = 1
 
-    def __init__(self, recipe: Recipe) -> None:
-        self._recipe = recipe
+    def __init__(self, recipe: Recipe, cache: Path) -> None:
+        self._recipe, self._cache = recipe, cache
 
     @cached_property
     def _identities(self) -> tuple[str, ...]:
         return data.identities(self._recipe)
 
-    def samples(self, part: Part, size: int, cache: Path) -> data.BlendSamples:
-        return data.build(self._recipe, part, size, cache, self._identities)
+    def prepare(self, setup: Setup) -> None: ...
+
+    def samples(self, part: Part, size: int) -> data.BlendSamples:
+        return data.build(self._recipe, part, size, self._cache, self._identities)
 
     def sample_order(self) -> str:
         return data.sample_order(self._recipe, self._identities)
 
+    def before_batches(self, model: list[Any], samples: Samples, first: int) -> None: ...
+
     def sums(self, losses_BS: torch.Tensor, batch: Batch) -> Sums:
-        mask_BS = batch["loss_mask"].float()
-        return Sums(loss=(losses_BS.float() * mask_BS).sum(), count=mask_BS.sum().int(), more={})
+        return token_sums(losses_BS, batch)
 
     def metrics(self, totals: dict[str, float]) -> dict[str, float]:
         return {}
+
+    def notice(self, metrics: dict[str, float]) -> Event | None:
+        return None
