@@ -11,7 +11,13 @@ from typing import Annotated
 
 import typer
 
+from colosseum.cli.data_rows import lint, mask
+
 app = typer.Typer(help="Prepare and check training data.", no_args_is_help=True)
+
+
+app.command()(lint)
+app.command()(mask)
 
 
 @app.callback()

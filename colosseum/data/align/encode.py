@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,8 +108,7 @@ class Encoder:
         special = read_json(spec.tokenizer).special
         self._special_ids = np.array(sorted(special.values()), np.int32)
         controls = control_strings(spec.template) if isinstance(spec.template, ChatTokens) else ()
-        words = sorted({*special, *controls} - {""}, key=len, reverse=True)
-        self._control = re.compile("|".join(map(re.escape, words)) or r"(?!)")
+        self._control = control_pattern({*special, *controls})
 
     def rendered(self, content: dict[str, Any] | BadRow) -> tuple[Rendered, ...]:
         """The texts of a row: one, or a pair's chosen and rejected.
@@ -126,7 +125,7 @@ class Encoder:
         hf = isinstance(template, HfTemplate)
         texts = render_hf(row, template) if hf else render(row, template, self.spec.eod)  # type: ignore[arg-type]
         for text in texts:
-            self._refuse_forged(text)
+            refuse_forged(text, self._control)
         return texts
 
     def prompt(self, row: Pair) -> Rendered:
@@ -150,16 +149,27 @@ class Encoder:
             return _forged(text.text[start:end])
         return Tokens(ids, _inside(spans, text.trained, len(text.text)), spans)
 
-    def _refuse_forged(self, text: Rendered) -> None:
-        """No control string may come out of a row's own text, not even half of it."""
-        for value in text.values:
-            if found := self._control.search(value):
-                raise _forged(found.group())
-        starts = np.array([s for s, _ in text.control], np.int64)
-        for found in self._control.finditer(text.text):
-            at = int(np.searchsorted(starts, found.start(), side="right")) - 1
-            if at < 0 or found.end() > text.control[at][1]:
-                raise _forged(found.group())
+
+def control_pattern(words: Iterable[str]) -> re.Pattern[str]:
+    """Finds the longest of the words at each place."""
+    longest_first = sorted(set(words) - {""}, key=lambda w: (-len(w), w))
+    return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+
+
+def refuse_forged(text: Rendered, control: re.Pattern[str]) -> None:
+    """No control string may come out of a row's own text, not even half of it.
+
+    Raises:
+        BadRow: one does.
+    """
+    for value in text.values:
+        if found := control.search(value):
+            raise _forged(found.group())
+    starts = np.array([s for s, _ in text.control], np.int64)
+    for found in control.finditer(text.text):
+        at = int(np.searchsorted(starts, found.start(), side="right")) - 1
+        if at < 0 or found.end() > text.control[at][1]:
+            raise _forged(found.group())
 
 
 def _forged(token: str) -> BadRow:

@@ -241,15 +241,27 @@ class _Generation(Extension):
         return f"{opening}{caller()}{closing}"
 
 
-class _Sandbox(ImmutableSandboxedEnvironment):
-    """Repetition and powers are bounded: ``"x" * 10**10`` would fill the memory before any limit is asked."""
+_WIDENING = frozenset({"center", "expandtabs", "ljust", "rjust", "zfill"})
+"""Methods of texts that make one as long as they are told."""
 
-    intercepted_binops = frozenset({"*", "**"})
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """Nothing makes a long text in one step: ``"x" * 10**10`` would fill the memory before any limit is asked."""
+
+    intercepted_binops = frozenset({"*", "**", "%"})
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        if operator == "**" or (operator == "*" and not all(isinstance(v, int | float) for v in (left, right))):
+        if operator == "**" or not all(isinstance(v, int | float) for v in (left, right)):
             raise TemplateError(f"the operator {operator} is not allowed here")
         return super().call_binop(context, operator, left, right)
+
+    def wrap_str_format(self, value: Any) -> Any:
+        if super().wrap_str_format(value) is not None:
+            raise TemplateError("str.format is not allowed here")
+        return None
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        return not (isinstance(obj, str) and attr in _WIDENING) and super().is_safe_attribute(obj, attr, value)
 
 
 @lru_cache(maxsize=4)
@@ -261,12 +273,14 @@ def _compiled(source: str) -> tuple[Any, tuple[str, str]]:
     mark = (chr(pick[0]), chr(pick[1]))
     environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
     environment.marks = mark  # type: ignore[attr-defined]
+    for name in ("center", "format", "indent"):
+        del environment.filters[name]
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _raise
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     try:
         return environment.from_string(source), mark
-    except (TemplateError, RecursionError, MemoryError, SyntaxError) as error:
+    except (TemplateError, RecursionError, MemoryError, SyntaxError, ValueError) as error:
         raise RefusedInput(f"the chat template is no Jinja template: {one_line(str(error), 200)}") from error
 
 
