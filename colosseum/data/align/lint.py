@@ -240,7 +240,10 @@ class _Linter:
 
     def _look(self, line: int, content: dict[str, Any], row: Row, kind: Kind) -> None:
         """What is odd about a row that can be read."""
-        canonical = json.dumps(content, sort_keys=True).encode()
+        try:
+            canonical = json.dumps(content, sort_keys=True).encode()
+        except RecursionError as error:
+            raise BadRow("not-json", "nested too deeply") from error
         digest = hashlib.blake2b(canonical, digest_size=16).digest()
         if digest in self._seen:
             self.report.add("duplicate", line)

@@ -128,6 +128,16 @@ def test_thousands(seed: int, tokenizer_file: Path, tmp_path: Path) -> None:
     check(seed, 500, tmp_path / "a.jsonl", tokenizer_file)
 
 
+def test_any_depth(tmp_path: Path) -> None:
+    """What the reader just takes, the writer may no longer."""
+    file = tmp_path / "a.jsonl"
+    row = b'{"prompt": "a", "response": "b", "more": %b%b}'
+    file.write_bytes(b"\n".join(row % (b"[" * n, b"]" * n) for n in range(800, 1100)))
+    report = lint(file)
+    assert report.rows == 300
+    assert 0 < report.findings["not-json"].rows < 300
+
+
 @pytest.mark.parametrize("megabytes", [1, pytest.param(10, marks=pytest.mark.long)])
 def test_a_great_line(megabytes: int, special_file: Path, tmp_path: Path) -> None:
     """One great text among small rows: cut on the right, its neighbours whole."""
