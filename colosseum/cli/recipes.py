@@ -76,7 +76,8 @@ def validate(words: RecipeWords, cluster: Cluster = None, as_json: Json = False)
     """
     from colosseum.engines.planned import resolved
     from colosseum.engines.registry import cannot_train, engine_of
-    from colosseum.errors import RefusedInput
+    from colosseum.errors import Fault, RefusedInput
+    from colosseum.launch.compile import faults
     from colosseum.launch.inputs import tokenizer_faults
     from colosseum.launch.request import placing
     from colosseum.recipe.load import load
@@ -86,11 +87,12 @@ def validate(words: RecipeWords, cluster: Cluster = None, as_json: Json = False)
     recipe = resolved(loaded.recipe)
     engine = engine_of(recipe.engine)
     with placing(loaded.origins):
-        if faults := [*engine.faults(recipe), *tokenizer_faults(recipe)]:
-            raise RefusedInput(faults)
+        found = [*faults(recipe), *tokenizer_faults(recipe)]
+        if sentence := cannot_train(recipe):
+            found.append(Fault(path="task.kind", value=recipe.task.kind, rule=sentence, nearest=engine.about.tasks))
+        if found:
+            raise RefusedInput(found)
     warnings = [*loaded.warnings, *engine.notes(recipe)]
-    if sentence := cannot_train(recipe):
-        warnings.append(sentence)
     warn(warnings)
     if as_json:
         document({"schema": "colosseum.validation/1", "name": name, "valid": True, "warnings": warnings})

@@ -166,6 +166,42 @@ class IndexedDataset:
         return int(self.ids.shape[0])
 
 
+def _read_head(file: BinaryIO, path: Path) -> tuple[int, int]:
+    """Code of the token type and number of sequences; the file is then at its lengths.
+
+    Raises:
+        RefusedInput: it is no index, or has not the size that it says.
+    """
+    head = file.read(_HEAD.size)
+    if len(head) < _HEAD.size or not head.startswith(MAGIC):
+        raise RefusedInput(f"{path} is no Megatron index (it does not begin with MMIDIDX)")
+    _, version, code, sequences, bounds = _HEAD.unpack(head)
+    if version != VERSION or code not in _DTYPES:
+        raise RefusedInput(f"{path} has version {version}, token type {code}: unknown here")
+    body = path.stat().st_size - _HEAD.size
+    # A multimodal index has one more byte a sequence.
+    if body not in (sequences * 12 + bounds * 8, sequences * 13 + bounds * 8):
+        raise RefusedInput(f"{path} is cut short or damaged; tokenize again")
+    return code, sequences
+
+
+def read_lengths(prefix: Path) -> npt.NDArray[np.int32]:
+    """Tokens of each sequence, mapped: what is not looked at is not read.
+
+    Raises:
+        RefusedInput: the .idx cannot be read or is none.
+    """
+    path = idx_path(prefix)
+    try:
+        with path.open("rb") as file:
+            _, sequences = _read_head(file, path)
+    except OSError as error:
+        raise RefusedInput(f"{path} cannot be read: {error.strerror}") from error
+    if not sequences:
+        return np.zeros(0, np.int32)
+    return np.memmap(path, dtype="<i4", mode="r", offset=_HEAD.size, shape=(sequences,))
+
+
 def read_dataset(prefix: Path) -> IndexedDataset:
     """Maps a .bin/.idx pair.
 
@@ -174,16 +210,7 @@ def read_dataset(prefix: Path) -> IndexedDataset:
     """
     try:
         with idx_path(prefix).open("rb") as file:
-            head = file.read(_HEAD.size)
-            if len(head) < _HEAD.size or not head.startswith(MAGIC):
-                raise RefusedInput(f"{idx_path(prefix)} is no Megatron index (it does not begin with MMIDIDX)")
-            _, version, code, sequences, bounds = _HEAD.unpack(head)
-            if version != VERSION or code not in _DTYPES:
-                raise RefusedInput(f"{idx_path(prefix)} has version {version}, token type {code}: unknown here")
-            body = idx_path(prefix).stat().st_size - _HEAD.size
-            # A multimodal index has one more byte a sequence.
-            if body not in (sequences * 12 + bounds * 8, sequences * 13 + bounds * 8):
-                raise RefusedInput(f"{idx_path(prefix)} is cut short or damaged; tokenize again")
+            code, sequences = _read_head(file, idx_path(prefix))
             lengths = np.fromfile(file, dtype="<i4", count=sequences)
             pointers = np.fromfile(file, dtype="<i8", count=sequences)
         dtype = _DTYPES[code]

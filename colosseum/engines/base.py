@@ -93,8 +93,12 @@ class Engine(Protocol):
         """``checkpoint.from`` of a checkpoint of a run that lies beside the new one."""
         ...
 
-    def is_checkpoint(self, path: Path) -> bool:
-        """Whether a path that ``checkpoint.from`` names can be a checkpoint of this engine."""
+    def source_faults(self, recipe: Recipe, runs: Path) -> list[Fault]:
+        """Why a run could not start from what ``checkpoint.from`` names, as far as the login node can see.
+
+        Args:
+            runs: where ``run:`` names are looked up; that run has left the checkpoint that is named.
+        """
         ...
 
     def model_of(self, checkpoint: Path) -> Mapping[str, Any] | None:

@@ -139,3 +139,22 @@ def source_folder(source: str) -> tuple[str, int | None]:
         return source, None
     name, _, step = source.removeprefix("run:").partition("@")
     return f"../{name}/{RUN.checkpoints.name}", int(step) if step else None
+
+
+def no_source(recipe: Recipe, *, file: bool = False) -> list[Fault]:
+    """A path of ``checkpoint.from`` that holds nothing to start from.
+
+    Args:
+        file: whether a checkpoint of this engine can be one file.
+    """
+    source = recipe.checkpoint.source
+    path = Path(source)
+    if source.startswith("run:") or (file and path.is_file()):
+        return []
+    if not path.is_dir():
+        rule = f"is a file; engine {recipe.engine}'s checkpoints are folders"
+    elif not any(path.iterdir()):
+        rule = "is an empty folder"
+    else:
+        return []
+    return [Fault(path="checkpoint.from", value=source, rule=rule)]

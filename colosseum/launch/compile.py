@@ -24,7 +24,7 @@ from colosseum.bundle import (
     to_yaml,
 )
 from colosseum.engines.registry import engine_of
-from colosseum.errors import RefusedInput
+from colosseum.errors import Fault, RefusedInput
 from colosseum.launch import environment, local_script, sbatch
 from colosseum.planning.plan import Plan
 from colosseum.recipe import derived
@@ -67,6 +67,13 @@ class Compiled:
         return self.files[self.script_name].decode()
 
 
+def faults(recipe: Recipe) -> list[Fault]:
+    """What the engine or the cluster cannot do of a resolved recipe."""
+    on_slurm = recipe.cluster.scheduler == "slurm"
+    site = sbatch.faults(recipe) if on_slurm else environment.faults(recipe)
+    return [*engine_of(recipe.engine).faults(recipe), *site]
+
+
 def compile_bundle(recipe: Recipe, plan: Plan, *, lineage: Lineage | None = None, stop_after_step: int = 0) -> Compiled:
     """Renders a resolved recipe (no ``auto`` left) for its engine and its cluster's scheduler.
 
@@ -76,13 +83,10 @@ def compile_bundle(recipe: Recipe, plan: Plan, *, lineage: Lineage | None = None
     Raises:
         RefusedInput: the engine or the cluster cannot do what the recipe says; all faults at once.
     """
-    engine = engine_of(recipe.engine)
-    on_slurm = recipe.cluster.scheduler == "slurm"
-    faults = [*engine.faults(recipe), *(sbatch.faults(recipe) if on_slurm else environment.faults(recipe))]
-    if faults:
-        raise RefusedInput(faults)
-    launch = engine.render(recipe, plan)
-    if on_slurm:
+    if found := faults(recipe):
+        raise RefusedInput(found)
+    launch = engine_of(recipe.engine).render(recipe, plan)
+    if recipe.cluster.scheduler == "slurm":
         name, script = SLURM_SCRIPT, sbatch.render(recipe, plan, launch.argv, stop_after_step=stop_after_step)
     else:
         name, script = LOCAL_SCRIPT, local_script.render(recipe, plan, launch.argv)

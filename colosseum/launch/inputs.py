@@ -11,13 +11,13 @@ from typing import Any
 import yaml
 
 from colosseum.bundle import RECIPE
-from colosseum.checkpoint.compare import load_faults
-from colosseum.checkpoint.folders import newest_committed, read_metadata
+from colosseum.data import parts
 from colosseum.data.eod import eod_id
+from colosseum.data.indexed import bin_path, idx_path, read_lengths
 from colosseum.engines.registry import engine_of
 from colosseum.errors import Fault, RefusedInput
 from colosseum.recipe.schema import DEFAULT_ENGINE, Recipe
-from colosseum.rundir import CHECKPOINT_MARK, RunDir, checkpoint_folder
+from colosseum.rundir import RunDir
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,27 @@ def missing(recipe: Recipe, runs: Path) -> list[Fault]:
     ]
     if recipe.task.kind == "cpt" and not recipe.data.blend:
         found.append(Fault(path="data.blend", value=[], rule="names no data; a launch needs some"))
-    return found + _site_faults(recipe, runs) + tokenizer_faults(recipe) + _checkpoint_faults(recipe, runs)
+    found += _blend_faults(recipe) + _site_faults(recipe, runs) + tokenizer_faults(recipe)
+    return found + _checkpoint_faults(recipe, runs)
+
+
+def _blend_faults(recipe: Recipe) -> list[Fault]:
+    """Sources that are no datasets, or have too small a training or validation part; missing files are named apart."""
+    wanted: tuple[parts.Part, ...] = ("train", "valid") if recipe.train.val_steps else ("train",)
+    found: list[Fault] = []
+    for i, entry in enumerate(recipe.data.blend):
+        prefix = Path(entry.path)
+        if not (idx_path(prefix).exists() and bin_path(prefix).exists()):
+            continue
+        try:
+            lengths = read_lengths(prefix)
+        except RefusedInput as refused:
+            found.append(Fault(path=f"data.blend.{i}.path", value=entry.path, rule=str(refused)))
+            continue
+        for part in wanted:
+            if reason := parts.shortage(entry.path, lengths, recipe.data.split, part, recipe.batch.seq_length):
+                found.append(Fault(path=f"data.blend.{i}.path", value=entry.path, rule=reason))
+    return found
 
 
 def _site_faults(recipe: Recipe, runs: Path) -> list[Fault]:
@@ -77,15 +97,18 @@ def _site_faults(recipe: Recipe, runs: Path) -> list[Fault]:
 
 
 def tokenizer_faults(recipe: Recipe) -> list[Fault]:
-    """What ends documents is no special token of the tokenizer's file, where that can be seen from here."""
+    """Where its file can be seen from here: what ends documents is no special token, or the model has too few rows."""
     tokenizer = recipe.tokenizer
     if tokenizer.kind == "null" or tokenizer.path is None or not Path(tokenizer.path).is_file():
         return []
     try:
-        eod_id(tokenizer.kind, Path(tokenizer.path), tokenizer.eod)
+        size, _ = eod_id(tokenizer.kind, Path(tokenizer.path), tokenizer.eod)
     except RefusedInput as refused:
         return list(refused.faults)
-    return []
+    if size <= recipe.model.vocab_size:
+        return []
+    rule = f"must be at least {size}, the tokens of {tokenizer.path}"
+    return [Fault(path="model.vocab_size", value=recipe.model.vocab_size, rule=rule, nearest=(size,))]
 
 
 def _files(recipe: Recipe) -> Iterator[tuple[str, str]]:
@@ -132,29 +155,9 @@ def _checkpoint_faults(recipe: Recipe, runs: Path) -> list[Fault]:
             return fault(rule)
         if not _has_step(run, wanted.step):
             return fault(_no_step(run, wanted.step))
-        return [f for rule in _load_faults(recipe, run, wanted.step) for f in fault(rule)]
-    if not engine_of(recipe.engine).is_checkpoint(Path(source)):
+    elif not Path(source).exists():
         return fault("does not exist")
-    return [f for rule in _load_faults(recipe, Path(source), None) for f in fault(rule)]
-
-
-def _load_faults(recipe: Recipe, source: RunDir | Path, step: int | None) -> list[str]:
-    """Why the checkpoint that a source means cannot be loaded, where it has a description of ours."""
-    if not engine_of(recipe.engine).has_metadata:
-        return []
-    if isinstance(source, Path):
-        run, folder = RunDir(source), source
-    else:
-        run, folder = source, source.checkpoints
-    if step is not None or not (folder / CHECKPOINT_MARK).is_file():
-        step = newest_committed(run.checkpoints) if step is None else step
-        if step is None:
-            return [f"{run.root} holds no whole checkpoint"]
-        folder = checkpoint_folder(run.checkpoints, step)
-    try:
-        return load_faults(recipe, read_metadata(folder), recipe.checkpoint.load)
-    except RefusedInput as refused:
-        return [str(refused)]
+    return engine_of(recipe.engine).source_faults(recipe, runs)
 
 
 def _engine_of(run: RunDir) -> str:

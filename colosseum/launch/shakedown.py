@@ -5,13 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from colosseum.checkpoint.folders import newest_committed, read_metadata
+from colosseum.checkpoint.folders import read_metadata, source_folder
 from colosseum.engines.planned import plan as plan_of
 from colosseum.errors import RefusedInput
 from colosseum.launch.compile import Compiled, compile_bundle
-from colosseum.launch.inputs import Source
 from colosseum.recipe.schema import Recipe
-from colosseum.rundir import RunDir, checkpoint_folder
 from colosseum.units import parse_duration_s
 
 STEPS, STOP_AFTER = 20, 10
@@ -62,11 +60,4 @@ def _first_step(recipe: Recipe, runs: Path) -> int:
     source = recipe.checkpoint.source
     if source == "none" or "optimizer" not in recipe.checkpoint.load:
         return 0
-    if not source.startswith("run:"):
-        return read_metadata(Path(source)).step
-    wanted = Source.parse(source.removeprefix("run:"))
-    run = RunDir(runs / wanted.run)
-    step = newest_committed(run.checkpoints) if wanted.step is None else wanted.step
-    if step is None:
-        raise RefusedInput(f"run {wanted.run} holds no finished checkpoint")
-    return read_metadata(checkpoint_folder(run.checkpoints, step)).step
+    return read_metadata(source_folder(source, runs)).step

@@ -32,7 +32,7 @@ def setup(run: RunDir, training: Training) -> Setup:
 
     def folder_of(source: str | None) -> Path | None:
         said = source or training.recipe.checkpoint.source
-        return None if said == "none" else source_folder(run, said)
+        return None if said == "none" else folders.source_folder(said, run.root.parent)
 
     def load_start(source: str | None) -> None:
         if (folder := folder_of(source)) is not None:
@@ -59,7 +59,7 @@ def begin(run: RunDir, attempt: int, training: Training, saver: Saver, writer: M
         folder = checkpoint_folder(run.checkpoints, own)
         what: tuple[str, ...] = EVERYTHING
     elif recipe.checkpoint.source != "none":
-        folder, what = source_folder(run, recipe.checkpoint.source), recipe.checkpoint.load
+        folder, what = folders.source_folder(recipe.checkpoint.source, run.root.parent), recipe.checkpoint.load
     else:
         return State()
     start = device.wall_s()
@@ -79,7 +79,7 @@ def begin(run: RunDir, attempt: int, training: Training, saver: Saver, writer: M
             reason = "data, blend, split, seed or sequence length differ from the checkpoint's: the data begin anew"
             _say(writer, "new_data_epoch", state.step, reason, checkpoint=str(folder))
     if state.step >= (derived.total_steps(recipe) or 0):
-        raise ConfigFailure(f"{folder} is of step {state.step}, and train.steps ends there or before: say more steps")
+        raise ConfigFailure(f"checkpoint is already at step {state.step}; increase train.steps ({folder})")
     return state
 
 
@@ -157,22 +157,3 @@ def _same_run(
             f"{whose}, of another recipe: begin from it with --from, or take it out of this run's folder"
         )
     _say(writer, "checkpoint_of_another_run", metadata.step, f"{whose}, of the same recipe: taken as this run's own")
-
-
-def source_folder(run: RunDir, source: str) -> Path:
-    """The checkpoint that ``checkpoint.from`` names: ``run:RUN[@STEP]`` beside this run, a run folder, a checkpoint.
-
-    Raises:
-        ConfigFailure: there is no finished checkpoint.
-    """
-    name, at, step = source.removeprefix("run:").rpartition("@") if source.startswith("run:") else (source, "", "")
-    if source.startswith("run:"):
-        root = run.root.parent / (name if at else step)
-    else:
-        root = Path(source)
-        if root.name.startswith("iter_"):
-            return root
-    newest = int(step) if at else folders.newest_committed(RunDir(root).checkpoints)
-    if newest is None:
-        raise ConfigFailure(f"checkpoint.from {source}: {root} holds no finished checkpoint")
-    return checkpoint_folder(RunDir(root).checkpoints, newest)

@@ -27,6 +27,7 @@ from megatron.core.datasets.indexed_dataset import IndexedDataset
 from megatron.core.datasets.utils import Split
 
 from colosseum.atomic import replacing
+from colosseum.data import parts
 from colosseum.data.eod import eod_id
 from colosseum.data.identity import dataset_identity
 from colosseum.data.indexed import read_dataset
@@ -237,18 +238,12 @@ def _source(
         eod_mask_loss=recipe.data.eod_mask_loss,
         create_attention_mask=False,
     )
-    shares = config.split_matrix[_SPLITS[name].value] or (0.0, 0.0)
-    first, last = (round(share * len(lengths)) for share in shares)
+    if reason := parts.shortage(entry.path, lengths, recipe.data.split, name, seq_length):
+        raise DataFailure(reason)
+    first, last = parts.documents(recipe.data.split, name, len(lengths))
     tokens = int(lengths[first:last].sum(dtype=np.int64))
-    repeated = None
-    if name == "valid" and 0 < tokens <= seq_length:
-        repeated = 1  # megatron-core then repeats the part until it fills one sequence
-    elif tokens <= seq_length:
-        raise DataFailure(
-            f"{entry.path}: its {name} part ({last - first} documents, data.split {recipe.data.split}) has {tokens} "
-            f"tokens, fewer than one sequence of {seq_length} + 1"
-            + ("; train.val_steps=0 trains without validation" if name == "valid" else "")
-        )
+    # megatron-core repeats a short validation part until it fills one sequence.
+    repeated = 1 if tokens <= seq_length else None
     indexed = IndexedDataset(entry.path, multimodal=False, mmap=True)
     documents = np.arange(first, last, dtype=np.int32)
     passes = math.ceil(count / max(1, (tokens - 1) // seq_length)) or 1

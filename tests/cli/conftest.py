@@ -10,6 +10,7 @@ import pytest
 
 from colosseum.bundle import write_bundle
 from colosseum.cli.main import main
+from colosseum.data.indexed import write_dataset
 from colosseum.launch.compile import compile_bundle
 from colosseum.planning.resolve import apply_layout, resolve
 from colosseum.recipe.load import load
@@ -53,11 +54,17 @@ DATA = ("data.blend=[{path: tokens, weight: 1}]", "tokenizer.path=tokenizer.json
 TOKENIZER = '{"model": {}, "added_tokens": [{"id": 0, "content": "<|endoftext|>", "special": true}]}'
 
 
+def write_tokens(prefix: Path) -> None:
+    """A dataset with a training and a validation part for every shipped recipe: 100 documents of 400 tokens."""
+    with write_dataset(prefix, 512) as writer:
+        for _ in range(100):
+            writer.add_document([1] * 400)
+
+
 @pytest.fixture
 def inputs(tmp_path: Path) -> Path:
     """Files that a launch of a cpt recipe asks for."""
-    for name in ("tokens.bin", "tokens.idx"):
-        (tmp_path / name).write_bytes(b"")
+    write_tokens(tmp_path / "tokens")
     (tmp_path / "tokenizer.json").write_text(TOKENIZER)
     return tmp_path
 

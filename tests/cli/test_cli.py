@@ -66,6 +66,20 @@ def test_validate_tells_every_fault_with_its_place(cli: Cli) -> None:
     assert json.loads(cli("validate", "generic", "--json").out)["valid"] is True
 
 
+@pytest.mark.parametrize(
+    ("words", "path"),
+    [
+        (("debug/dpo", "engine=nemo2", "hardware=h100-sxm"), "task.kind"),
+        (("debug/cpt-4k-bf16", "tokenizer.path=null", "data.eod_mask_loss=true"), "tokenizer.path"),
+        (("generic", "cluster.slurm.extra=[--ntasks=3]", "--cluster", "dgx-h100"), "cluster.slurm.extra"),
+    ],
+)
+def test_validate_refuses_what_cannot_be_started(cli: Cli, words: tuple[str, ...], path: str) -> None:
+    done = cli("validate", *words)
+    assert done.code == 2
+    assert path in done.err
+
+
 def test_every_fault_has_a_name_and_a_place(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that is not there, a section that only a key made, a cluster that the environment chose."""
     for name in ("debug/sf", "mine.yaml"):
@@ -158,7 +172,7 @@ def test_a_login_node_needs_no_torch(tmp_path: Path) -> None:
 import contextlib, io, sys
 from colosseum.cli.main import VERBS, main
 commands = [
-    ["--help"], ["--version"], ["recipes"], ["show", "generic"], ["validate", "debug/sft"], ["cluster", "list"],
+    ["--help"], ["--version"], ["recipes"], ["show", "generic"], ["validate", "debug/cpt-fp8"], ["cluster", "list"],
     ["train", "cpt", "--stage", "fp8", "--cluster", "dgx-h100", "--dry-run", "--out", "kept"],
     ["align", "dpo", "--stage", "debug", "--dry-run", "--json"],
     ["bundle", "verify", "kept"],

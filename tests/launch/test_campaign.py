@@ -22,7 +22,7 @@ from colosseum.planning.resolve import apply_layout, resolve
 from colosseum.recipe.load import load
 from colosseum.recipe.schema import Recipe
 from colosseum.rundir import CHECKPOINT_MARK, RunDir, append_line, checkpoint_folder
-from tests.cli.conftest import TOKENIZER
+from tests.cli.conftest import TOKENIZER, write_tokens
 
 GOOD = """
 name: c
@@ -65,10 +65,7 @@ def test_faulty_campaign_files(tmp_path: Path, text: str, sentence: str) -> None
 def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CONFIG_HOME", "/nonexistent")
     for name in ("languages", "english", "code"):
-        for suffix in (".bin", ".idx"):
-            file = tmp_path / "data" / "demo" / (name + suffix)
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.touch()
+        write_tokens(tmp_path / "data" / "demo" / name)
     (tmp_path / "data" / "demo" / "tokenizer.json").write_text(TOKENIZER)
     (tmp_path / "c.yaml").write_text(GOOD)
     return tmp_path

@@ -30,7 +30,7 @@ from colosseum.launch.sweep import (
     run_here,
     words_of,
 )
-from tests.cli.conftest import DATA, TOKENIZER
+from tests.cli.conftest import DATA, TOKENIZER, write_tokens
 
 SCRIPT_TEXT = """\
 #!/bin/bash
@@ -103,8 +103,7 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a recipe's data."""
     monkeypatch.setenv("XDG_CONFIG_HOME", "/nonexistent")
     monkeypatch.delenv("COLOSSEUM_RUNS", raising=False)
-    for name in ("tokens.bin", "tokens.idx"):
-        (tmp_path / name).write_bytes(b"")
+    write_tokens(tmp_path / "tokens")
     (tmp_path / "tokenizer.json").write_text(TOKENIZER)
     return tmp_path
 

@@ -11,10 +11,11 @@ from colosseum.data.identity import dataset_identity
 from colosseum.data.indexed import write_dataset
 from colosseum.recipe.schema import Recipe
 from colosseum.runtime import data as runtime_data
-from colosseum.runtime.data import BlendSamples
-from colosseum.runtime.failures import DataFailure
+from colosseum.runtime.data import BlendSamples, vocabulary
+from colosseum.runtime.failures import ConfigFailure, DataFailure
 from colosseum.runtime.reading import guard
 from colosseum.runtime.tasks.base import Part
+from tests.cli.conftest import TOKENIZER
 from tests.runtime import tiny
 
 
@@ -114,6 +115,16 @@ def test_negative_ids_and_offsets_that_are_not_the_lengths_are_data_errors(tmp_p
     (tmp_path / "b.idx").write_bytes(index)
     with pytest.raises(DataFailure, match="offsets are not those of its lengths"):
         build(recipe, 8, tmp_path / "other")
+
+
+def test_data_or_a_tokenizer_changed_after_the_launch_are_still_refused_by_the_ranks(tmp_path: Path) -> None:
+    tiny.write_data(tmp_path)
+    with pytest.raises(DataFailure, match=r"fewer than one sequence of 65536 \+ 1"):
+        build(tiny.recipe(tmp_path, batch={"seq_length": 65536}), 8, tmp_path / "cache", "train")
+    (tmp_path / "tokenizer.json").write_text(TOKENIZER.replace('"id": 0', '"id": 9999'))
+    sections = {"kind": "tokenizer_json", "path": str(tmp_path / "tokenizer.json"), "eod": "<|endoftext|>"}
+    with pytest.raises(ConfigFailure, match=r"has 10000 tokens and model\.vocab_size is 512"):
+        vocabulary(tiny.recipe(tmp_path, tokenizer=sections))
 
 
 def test_a_validation_part_of_less_than_one_sequence_repeats(tmp_path: Path) -> None:

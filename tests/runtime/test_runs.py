@@ -307,28 +307,10 @@ def test_a_truncated_bin(place: Place, data: Path, tmp_path: Path) -> None:
     assert "b.bin has" in failed(place, "data_error", place.recipe(tiny.recipe(tmp_path)))
 
 
-def test_a_source_without_one_whole_sequence(place: Place, data: Path) -> None:
-    sizes = {"seq_length": 65536}
-    reason = failed(place, "data_error", place.recipe(tiny.recipe(data, batch=sizes)))
-    assert "fewer than one sequence of 65536 + 1" in reason
-
-
 def test_token_ids_of_another_tokenizer(place: Place, data: Path) -> None:
     reason = failed(place, "data_error", place.recipe(tiny.recipe(data, model={"vocab_size": 128})))
     assert "model.vocab_size is 128" in reason
     assert "another tokenizer" in reason
-
-
-def test_a_tokenizer_larger_than_the_model(place: Place, data: Path, tmp_path: Path) -> None:
-    text = {
-        "version": "1.0",
-        "model": {"type": "WordLevel", "vocab": {"<|endoftext|>": 0, "a": 9999}, "unk_token": "a"},
-        "added_tokens": [{"id": 0, "content": "<|endoftext|>", "special": True}],
-    }
-    (tmp_path / "tokenizer.json").write_text(json.dumps(text))
-    sections = {"kind": "tokenizer_json", "path": str(tmp_path / "tokenizer.json"), "eod": "<|endoftext|>"}
-    reason = failed(place, "config_error", place.recipe(tiny.recipe(data, tokenizer=sections)))
-    assert "has 10000 tokens and model.vocab_size is 512" in reason
 
 
 def test_a_checkpoint_of_another_model(finished: RunDir, place: Place) -> None:

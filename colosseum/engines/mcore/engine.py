@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from colosseum.checkpoint.folders import read_metadata
+from colosseum.checkpoint.compare import load_faults
+from colosseum.checkpoint.folders import read_metadata, source_folder
 from colosseum.engines import megatron_checkpoints
 from colosseum.engines.base import About, EngineLaunch, Setting
-from colosseum.errors import Fault
+from colosseum.errors import Fault, RefusedInput
 from colosseum.planning.plan import Plan
+from colosseum.recipe import derived
 from colosseum.recipe.schema import Recipe
 from colosseum.rundir import RunDir, checkpoint_folder, saved_steps
 
@@ -40,6 +42,10 @@ class McoreEngine:
         if recipe.data.reset_attention_mask:
             rule = "engine mcore attends across documents; reset_position_ids and eod_mask_loss work"
             faults.append(Fault(path="data.reset_attention_mask", value=True, rule=rule, nearest=(False,)))
+        masks = [name for name in ("eod_mask_loss", "reset_position_ids") if getattr(recipe.data, name)]
+        if masks and recipe.tokenizer.kind != "null" and recipe.tokenizer.path is None:
+            rule = f"must name the tokenizer's file: data.{masks[0]} needs the end-of-document token"
+            faults.append(Fault(path="tokenizer.path", value=None, rule=rule))
         task = recipe.task
         if task.kind == "dpo" and task.loss.startswith("rpo"):
             rule = "engine mcore reads no rewards of pairs, which this loss compares with"
@@ -69,8 +75,21 @@ class McoreEngine:
     def reference(self, run: RunDir, step: int, path: Path) -> str:
         return megatron_checkpoints.by_step(run, step)
 
-    def is_checkpoint(self, path: Path) -> bool:
-        return path.is_dir()
+    def source_faults(self, recipe: Recipe, runs: Path) -> list[Fault]:
+        """There must be a finished checkpoint of this model, and steps left to train after it."""
+        source, total = recipe.checkpoint.source, derived.total_steps(recipe)
+        try:
+            found = read_metadata(source_folder(source, runs))
+        except RefusedInput as refused:
+            return [Fault(path="checkpoint.from", value=source, rule=str(refused))]
+        step, rules = found.step, load_faults(recipe, found, recipe.checkpoint.load)
+        faults = [Fault(path="checkpoint.from", value=source, rule=rule) for rule in rules]
+        if "optimizer" not in recipe.checkpoint.load or total is None or step < total:
+            return faults
+        field = next(name for name in ("steps", "tokens", "epochs") if getattr(recipe.train, name) is not None)
+        rule = f"checkpoint is already at step {step}; increase train.{field}"
+        nearest = (step + 1,) if field == "steps" else ()
+        return [*faults, Fault(path=f"train.{field}", value=getattr(recipe.train, field), rule=rule, nearest=nearest)]
 
     def model_of(self, checkpoint: Path) -> Mapping[str, Any] | None:
         return read_metadata(checkpoint).model.model_dump()

@@ -14,6 +14,7 @@ from colosseum.engines.foreign import (
     common_faults,
     launch,
     minutes,
+    no_source,
     source_folder,
     total_steps,
 )
@@ -131,8 +132,8 @@ class MegatronLmEngine:
     def reference(self, run: RunDir, step: int, path: Path) -> str:
         return megatron_checkpoints.by_step(run, step)
 
-    def is_checkpoint(self, path: Path) -> bool:
-        return path.is_dir()
+    def source_faults(self, recipe: Recipe, runs: Path) -> list[Fault]:
+        return no_source(recipe)
 
     def model_of(self, checkpoint: Path) -> Mapping[str, Any] | None:
         return None

@@ -9,7 +9,7 @@ from typing import Any
 from colosseum.bundle import to_yaml
 from colosseum.engines import megatron_checkpoints
 from colosseum.engines.base import About, EngineLaunch, Setting
-from colosseum.engines.foreign import Command, Refusals, common_faults, kept_by, launch, total_steps
+from colosseum.engines.foreign import Command, Refusals, common_faults, kept_by, launch, no_source, total_steps
 from colosseum.engines.nemo1.config import ACTIVATIONS, LOGS, PREFIX, SCHEDULES, config
 from colosseum.engines.nemo1.nemo_file import SHAPE, configuration
 from colosseum.errors import Fault
@@ -124,8 +124,8 @@ class Nemo1Engine:
     def reference(self, run: RunDir, step: int, path: Path) -> str:
         return f"run:{run.root.resolve().name}"
 
-    def is_checkpoint(self, path: Path) -> bool:
-        return path.exists()  # a .nemo can be one file
+    def source_faults(self, recipe: Recipe, runs: Path) -> list[Fault]:
+        return no_source(recipe, file=True)  # a .nemo can be one file
 
     def model_of(self, checkpoint: Path) -> Mapping[str, Any] | None:
         found = configuration(checkpoint)

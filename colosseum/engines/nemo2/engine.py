@@ -17,6 +17,7 @@ from colosseum.engines.foreign import (
     common_faults,
     kept_by,
     launch,
+    no_source,
     total_steps,
 )
 from colosseum.engines.nemo2.config import LOGS, SCHEDULES, launch_tree
@@ -103,8 +104,8 @@ class Nemo2Engine:
     def reference(self, run: RunDir, step: int, path: Path) -> str:
         return str(path.resolve())  # its folders have names of their own
 
-    def is_checkpoint(self, path: Path) -> bool:
-        return path.is_dir()
+    def source_faults(self, recipe: Recipe, runs: Path) -> list[Fault]:
+        return no_source(recipe)
 
     def model_of(self, checkpoint: Path) -> Mapping[str, Any] | None:
         return None

@@ -1,0 +1,120 @@
+"""What a launch refuses on the login node, instead of the job after its time in the queue."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from colosseum.checkpoint.folders import checksums, commit, prepare_step
+from colosseum.checkpoint.metadata import ModelShape
+from colosseum.data.indexed import write_dataset
+from colosseum.launch import inputs
+from colosseum.recipe.load import load
+from colosseum.rundir import CHECKPOINT_MARK, RunDir, checkpoint_folder
+from tests.checkpoint.test_folders import CONTENT, metadata
+from tests.cli.conftest import TOKENIZER, write_tokens
+
+GPU = ("hardware=h100-sxm", "checkpoint.load=[weights]", "fusion.cross_entropy=false")
+
+
+def faults(folder: Path, *words: str) -> list[tuple[str, str]]:
+    """Path and rule of what a launch of the debug recipe from inside ``folder`` would refuse."""
+    if not (folder / "tokens.idx").exists():
+        write_tokens(folder / "tokens")
+    (folder / "tokenizer.json").write_text(TOKENIZER)
+    house = (f"data.blend=[{{path: {folder / 'tokens'}, weight: 1}}]", f"tokenizer.path={folder / 'tokenizer.json'}")
+    house += ("optimizer.warmup_steps=0",)
+    recipe = load("debug/cpt-4k-bf16", (*house, *words), cluster="local").recipe
+    return [(fault.path, fault.rule) for fault in inputs.missing(recipe, folder)]
+
+
+def saved(root: Path, *steps: int) -> RunDir:
+    """A run of the debug recipe with finished checkpoints."""
+    run, recipe = RunDir(root), load("debug/cpt-4k-bf16", cluster="local").recipe
+    run.bundle.mkdir(parents=True)
+    own = {"model": ModelShape.of(recipe), "dtype": recipe.precision.dtype, "sharded_optimizer": True}
+    for step in steps:
+        folder = prepare_step(run.checkpoints, step, 0)
+        for name, data in CONTENT.items():
+            (folder / name).write_bytes(data)
+        commit(run.checkpoints, step, metadata(step, checksums(folder, CONTENT)).model_copy(update=own))
+    return run
+
+
+def test_a_finished_checkpoint_is_taken_however_it_is_named(tmp_path: Path) -> None:
+    run = saved(tmp_path / "parent", 4, 8)
+    for source in ("run:parent", "run:parent@4", run.root, checkpoint_folder(run.checkpoints, 8)):
+        assert faults(tmp_path, f"checkpoint.from={source}", "train.steps=9") == []
+
+
+@pytest.mark.parametrize("source", ["run:parent", "run:parent@8", "{run}", "{run}/checkpoints/iter_0000008"])
+def test_a_checkpoint_that_is_not_finished_is_refused(tmp_path: Path, source: str) -> None:
+    run = saved(tmp_path / "parent")
+    folder = prepare_step(run.checkpoints, 8, 0)
+    (folder / "__0_0.distcp").write_bytes(b"abc")
+    ((path, rule),) = faults(tmp_path, f"checkpoint.from={source.format(run=run.root)}")
+    assert path == "checkpoint.from"
+    assert any(text in rule for text in ("holds no finished", "is no finished", "has saved no checkpoint"))
+
+
+@pytest.mark.parametrize("damage", ["size", "mark", "missing"])
+def test_a_damaged_checkpoint_is_refused(tmp_path: Path, damage: str) -> None:
+    folder = checkpoint_folder(saved(tmp_path / "parent", 8).checkpoints, 8)
+    if damage == "size":
+        (folder / "__0_0.distcp").write_bytes(b"ab")
+    elif damage == "missing":
+        (folder / "__0_0.distcp").unlink()
+    else:
+        (folder / CHECKPOINT_MARK).write_text("{")
+    ((path, rule),) = faults(tmp_path, "checkpoint.from=run:parent@8")
+    assert path == "checkpoint.from"
+    assert "is damaged" in rule or "cannot be read" in rule
+
+
+@pytest.mark.parametrize("engine", ["mcore", "megatron-lm", "nemo1", "nemo2"])
+def test_an_empty_folder_is_no_checkpoint_of_any_engine(tmp_path: Path, engine: str) -> None:
+    (tmp_path / "empty").mkdir()
+    ((path, rule),) = faults(tmp_path, f"checkpoint.from={tmp_path / 'empty'}", f"engine={engine}", *GPU)
+    assert path == "checkpoint.from"
+    assert "holds no finished checkpoint" in rule or "is an empty folder" in rule
+
+
+@pytest.mark.parametrize(
+    ("words", "refused"),
+    [
+        (("train.steps=8",), "train.steps"),
+        (("train.steps=7",), "train.steps"),
+        (("train.steps=9",), None),
+        (("~train.steps", f"train.tokens={8 * 16 * 256}"), "train.tokens"),
+        (("~train.steps", f"train.tokens={9 * 16 * 256}"), None),
+        (("train.steps=8", "checkpoint.load=[weights]"), None),  # begins at step 0
+    ],
+)
+def test_a_checkpoint_at_or_behind_the_last_step(tmp_path: Path, words: tuple[str, ...], refused: str | None) -> None:
+    saved(tmp_path / "parent", 4, 8)
+    found = faults(tmp_path, "checkpoint.from=run:parent", *words)
+    if refused is None:
+        assert found == []
+    else:
+        assert found == [(refused, f"checkpoint is already at step 8; increase {refused}")]
+
+
+def test_data_that_a_job_could_not_read_or_cut(tmp_path: Path) -> None:
+    with write_dataset(tmp_path / "tokens", 512) as writer:
+        writer.add_document([1] * 256)
+    small, none = faults(tmp_path)
+    assert small[0] == none[0] == "data.blend.0.path"
+    assert "training part" in small[1] and "has 256 tokens, fewer than one sequence of 256 + 1" in small[1]
+    assert none[1].endswith("train.val_steps=0 trains without validation")
+    assert len(faults(tmp_path, "train.val_steps=0", "batch.seq_length=128")) == 0
+    (tmp_path / "tokens.idx").write_bytes(b"")
+    ((path, rule),) = faults(tmp_path)
+    assert path == "data.blend.0.path" and "is no Megatron index" in rule
+
+
+def test_a_model_with_fewer_rows_than_its_tokenizer_has_tokens(tmp_path: Path) -> None:
+    (tmp_path / "t.json").write_text(TOKENIZER.replace('"id": 0', '"id": 599'))
+    words = (f"tokenizer.path={tmp_path / 't.json'}", "model.vocab_size=599")
+    assert faults(tmp_path, *words) == [("model.vocab_size", f"must be at least 600, the tokens of {tmp_path}/t.json")]
+    assert faults(tmp_path, words[0], "model.vocab_size=600") == []
