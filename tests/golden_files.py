@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from colosseum.bundle import PLAN, RECIPE, to_yaml
+from colosseum.engines.planned import resolved
 from colosseum.engines.registry import engine_of
 from colosseum.errors import RefusedInput
 from colosseum.launch.compile import compile_bundle
@@ -65,18 +66,17 @@ def other_engines(recipe: Recipe) -> Mapping[str, bytes]:
     """
     if recipe.hardware.kind != "gpu":
         return {}
-    recipe = apply_layout(recipe, resolve(recipe).layout)
-    plan, found = resolve(recipe), {}
+    found = {}
     for name in ("megatron-lm", "nemo1", "nemo2"):
         if name == recipe.engine:
             continue
-        other = replaced(replaced(recipe, "engine", name), "checkpoint.load", ("weights",))
+        other = resolved(replaced(replaced(recipe, "engine", name), "checkpoint.load", ("weights",)))
         engine = engine_of(name)
         if faults := engine.faults(other):
             found[f"engines/{name}.refused.txt"] = "".join(f"{fault.sentence()}\n" for fault in faults).encode()
             continue
         file = {"megatron-lm": "command.json", "nemo1": "colosseum/run.yaml", "nemo2": "nemo2.json"}[name]
-        found[f"engines/{name}{Path(file).suffix}"] = engine.render(other, plan).files[file]
+        found[f"engines/{name}{Path(file).suffix}"] = engine.render(other, resolve(other)).files[file]
     return found
 
 

@@ -55,8 +55,10 @@ def test_nemo1_comes_back(name: str, rendered: Rendered, resolved: Resolved) -> 
 
 @pytest.mark.parametrize("name", ["sft", "dpo"])
 def test_aligner_comes_back(name: str, rendered: Rendered, resolved: Resolved) -> None:
-    found = import_nemo1.read(yaml.safe_load(rendered(f"colosseum-355b/{name}").files["colosseum/run.yaml"]))
-    assert differing(resolved(f"colosseum-355b/{name}"), found.fields) == {}
+    found = import_nemo1.read(
+        yaml.safe_load(rendered(f"colosseum-355b/{name}", "engine=nemo1").files["colosseum/run.yaml"])
+    )
+    assert differing(resolved(f"colosseum-355b/{name}", "engine=nemo1"), found.fields) == {}
     assert found.fields["task.kind"] == name
     assert found.fields["data.train"].endswith(f"{name}/train.jsonl")
 

@@ -25,8 +25,8 @@ SHIPPED = {
     "colosseum-355b/cpt-4k-bf16": CPT,
     "colosseum-355b/cpt-16k-expand": CPT,
     "colosseum-355b/cpt-fp8": CPT,
-    "colosseum-355b/sft": (),
-    "colosseum-355b/dpo": (),
+    "colosseum-355b/sft": ("engine=nemo1",),
+    "colosseum-355b/dpo": ("engine=nemo1",),
     "generic": (*CPT, "tokenizer.kind=tokenizer_json", "tokenizer.path=/t/tokenizer.json"),
     "debug-8b/sft": (
         "engine=nemo1",
@@ -72,7 +72,7 @@ def test_the_table_marks_what_the_templates_lack() -> None:
 
 
 def test_the_case_study_s_sft(rendered: Rendered) -> None:
-    launch = rendered("colosseum-355b/sft")
+    launch = rendered("colosseum-355b/sft", "engine=nemo1")
     found = yaml.safe_load(launch.files["colosseum/run.yaml"])
     model = found["model"]
     assert model["data"]["chat_prompt_tokens"] == {
@@ -94,7 +94,7 @@ def test_the_case_study_s_sft(rendered: Rendered) -> None:
 
 
 def test_the_case_study_s_dpo(rendered: Rendered) -> None:
-    found = yaml.safe_load(rendered("colosseum-355b/dpo").files["colosseum/run.yaml"])
+    found = yaml.safe_load(rendered("colosseum-355b/dpo", "engine=nemo1").files["colosseum/run.yaml"])
     assert found["model"]["dpo"]["ref_policy_kl_penalty"] == 0.2
     assert found["trainer"]["dpo"]["max_epochs"] == 3
     assert found["pretrained_checkpoint"]["restore_from_path"] == "stage:sft"
@@ -129,7 +129,7 @@ def test_hydra_lays_our_values_over_a_template(rendered: Rendered, tmp_path: Pat
     """A template in the shape of gpt_sft.yaml's; ours is last in the defaults list and wins, also over a list."""
     from hydra import compose, initialize_config_dir
 
-    for name, data in rendered("colosseum-355b/sft").files.items():
+    for name, data in rendered("colosseum-355b/sft", "engine=nemo1").files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(data)
     template = {
@@ -174,7 +174,7 @@ def test_what_is_kept_is_told(resolved: Resolved) -> None:
     assert "NeMo 1.x keeps the last checkpoint and the 3 of lowest validation loss" in said
     assert "NeMo 1.x does not keep every 10,000 steps: checkpoint.keep_every is ignored (mcore has it)" in said
     assert "NeMo-Aligner logs every step: train.log_every_steps is ignored" in Nemo1Engine().notes(
-        resolved("colosseum-355b/dpo", "train.log_every_steps=10")
+        resolved("colosseum-355b/dpo", "engine=nemo1", "train.log_every_steps=10")
     )
     everything = Nemo1Engine().notes(resolved("colosseum-355b/cpt-4k-bf16", *CPT, "checkpoint.keep_last=null"))
     assert not [text for text in everything if "keep" in text]
@@ -184,5 +184,5 @@ def test_what_is_kept_is_told(resolved: Resolved) -> None:
     ("limit", "says"), [("24h", "00:23:45:00"), ("40m", "00:00:30:00"), ("3-00:00:00", "02:23:45:00")]
 )
 def test_time_per_run_leaves_room_for_a_save(limit: str, says: str, resolved: Resolved) -> None:
-    found = config(resolved("colosseum-355b/sft", f"resources.time_limit={limit}"))
+    found = config(resolved("colosseum-355b/sft", "engine=nemo1", f"resources.time_limit={limit}"))
     assert found["exp_manager"]["max_time_per_run"] == says

@@ -290,3 +290,10 @@ def test_a_stage_that_changes_the_engine_is_refused_with_the_conversion_that_is_
         _begin(house)
     assert "stage b: engine megatron-lm does not read engine mcore's checkpoints" in str(refused.value)
     assert not list((house / "runs").glob("*/bundle"))
+
+
+def test_the_shipped_355b_chain_stays_on_our_engine(tmp_path: Path) -> None:
+    planned = plan(read_file("colosseum-355b"), [], cluster="dgx-h100", root=tmp_path, base=tmp_path, dry=True)
+    assert [compiled.recipe.engine for _, compiled in planned] == ["mcore"] * 5
+    assert [compiled.recipe.task.kind for _, compiled in planned] == ["cpt", "cpt", "cpt", "sft", "dpo"]
+    assert [compiled.recipe.checkpoint.load for _, compiled in planned[3:]] == [("weights",)] * 2

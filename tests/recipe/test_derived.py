@@ -19,7 +19,7 @@ from colosseum.recipe.describe import catalogue
 from colosseum.recipe.load import load
 from colosseum.recipe.schema import Recipe
 
-DPO = load("colosseum-355b/dpo", ["data.train_samples=100000", "train.epochs=7"]).recipe
+DPO = load("colosseum-355b/dpo", ["engine=nemo1", "data.train_samples=100000", "train.epochs=7"]).recipe
 
 
 def with_rows(rows: int, gbs: int, epochs: int) -> Recipe:

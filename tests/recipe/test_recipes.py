@@ -77,7 +77,7 @@ def test_the_case_study() -> None:
 
 def test_the_alignment_of_the_case_study() -> None:
     sft, dpo = recipe("colosseum-355b/sft"), recipe("colosseum-355b/dpo")
-    assert sft.engine == dpo.engine == "nemo1"
+    assert sft.engine == dpo.engine == "mcore"
     assert sft.resources.gpus == dpo.resources.gpus == 350 * 8
     assert sft.batch.gbs == 140 and Facts.of(sft).dp == 35 and Facts.of(sft).microbatches == 4
     assert 1e-7 <= sft.optimizer.lr <= 5e-7
@@ -92,9 +92,8 @@ def test_the_alignment_of_the_case_study() -> None:
         assert tokens.end_of_turn == tokens.end_of_name == "\n"
 
 
-def test_only_the_large_alignment_leaves_our_engine() -> None:
-    others = set(shipped_recipes()) - {"colosseum-355b/sft", "colosseum-355b/dpo"}
-    assert {recipe(name).engine for name in others} == {"mcore"}
+def test_every_shipped_recipe_is_of_our_engine() -> None:
+    assert {recipe(name).engine for name in shipped_recipes()} == {"mcore"}
 
 
 def test_tokens_of_the_pretraining_stages_fit_the_published_throughput() -> None:
