@@ -15,6 +15,8 @@ from typing import Any
 
 from colosseum.atomic import write_whole
 from colosseum.bundle import to_json
+from colosseum.data.byte_tokenizer import write_byte_tokenizer
+from colosseum.data.demo_alignment import write_alignment
 from colosseum.data.demo_corpus import languages
 from colosseum.data.indexed import bin_path, write_dataset
 from colosseum.engines.planned import resolved
@@ -27,7 +29,7 @@ from colosseum.planning.shrink import SAVE_AT, STEPS, VOCAB, Decision, Shrunk, s
 from colosseum.recipe.derived import layout_text
 from colosseum.recipe.hash import recipe_hash
 from colosseum.recipe.load import load
-from colosseum.recipe.schema import Recipe
+from colosseum.recipe.schema import Checkpoint, Recipe
 from colosseum.rundir import RunDir, latest_rows, saved_steps
 
 REHEARSAL_SCHEMA = "colosseum.rehearsal/1"
@@ -116,10 +118,8 @@ def rehearse(recipe: Recipe, runs: Path, *, shown: str, ranks: int, base: Path, 
         The verdict, written to rehearsal.json of the first run's folder too.
 
     Raises:
-        RefusedInput: the task cannot be rehearsed or ``ranks`` is out of range.
+        RefusedInput: ``ranks`` is out of range.
     """
-    if recipe.task.kind != "cpt":
-        raise RefusedInput(f"{shown} is {recipe.task.kind}: only cpt recipes can be rehearsed so far")
     if not MIN_RANKS <= ranks <= MAX_CPU_RANKS:
         raise RefusedInput(f"--ranks {ranks}: must be {MIN_RANKS} to {MAX_CPU_RANKS}")
     began = time.monotonic()
@@ -128,6 +128,10 @@ def rehearse(recipe: Recipe, runs: Path, *, shown: str, ranks: int, base: Path, 
     first = _with_data(shrunk.recipe, runs / "rehearsal-data")
     other = _with_data(shrunk.other_layout, runs / "rehearsal-data")
     scheduler = LocalScheduler()
+    if first.task.kind == "dpo":
+        say(f"a policy to begin with, on {first.resources.gpus} processes")
+        began_from = _try(first, None, runs, scheduler).run
+        first, other = (_from_policy(small, began_from) for small in (first, other))
     say(f"training {STEPS} steps on {first.resources.gpus} processes: {_layout_of(first)}")
     trials = [_try(first, None, runs, scheduler)]
     if SAVE_AT in trials[0].saved:
@@ -236,6 +240,15 @@ def _layout_of(recipe: Recipe) -> str:
 def _with_data(recipe: Recipe, folder: Path) -> Recipe:
     """The recipe with its placeholder sources written as datasets of bytes, each its own part of the corpus."""
     data = recipe.as_data()
+    if recipe.task.kind != "cpt":
+        write_alignment(folder.resolve())
+        controls = [text for text in data["task"]["chat_tokens"].values() if text.strip()]
+        tokenizer = folder.resolve() / "tokenizer.json"
+        write_byte_tokenizer(tokenizer, sorted({*controls, recipe.tokenizer.eod}))
+        data["tokenizer"]["path"] = str(tokenizer)
+        for name in ("train", "validation"):
+            data["data"][name] = str(folder.resolve() / data["data"][name])
+        return Recipe.from_data(data)
     blend = data["data"]["blend"]
     for i, entry in enumerate(blend):
         prefix = folder.resolve() / f"{entry['path']}-of-{len(blend)}"
@@ -249,13 +262,21 @@ def _with_data(recipe: Recipe, folder: Path) -> Recipe:
     return Recipe.from_data(data)
 
 
+def _from_policy(recipe: Recipe, run: RunDir) -> Recipe:
+    """A DPO recipe that begins with a run's weights, its reference also where it is resumed."""
+    data = recipe.as_data()
+    data["checkpoint"].update({"from": str(run.root.resolve()), "load": ["weights"]})
+    data["task"]["reference_from"] = str(run.root.resolve())
+    return Recipe.from_data(data)
+
+
 def _try(recipe: Recipe, parent: RunDir | None, runs: Path, scheduler: LocalScheduler) -> Trial:
     """One run to its end; begun from ``parent``'s checkpoint of the middle, if there is a parent."""
     lineage = None
     if parent is not None:
         reference, step = checkpoint_reference(parent, SAVE_AT, runs)
         data = recipe.as_data()
-        data["checkpoint"]["from"] = reference
+        data["checkpoint"].update({"from": reference, "load": list(Checkpoint.model_fields["load"].default)})
         recipe, lineage = Recipe.from_data(data), Lineage(run=parent.root.name, step=step)
     compiled = prepare(recipe, runs, lineage=lineage)
     run, submission = launch(compiled, scheduler, runs, shown=recipe.name)

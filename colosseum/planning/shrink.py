@@ -20,6 +20,8 @@ Verdict = Literal["kept", "scaled", "dropped"]
 
 HEAD_DIM = 16
 SEQ_LENGTH = 64
+ROW_LENGTH = 192
+"""Bytes that the longest of the demo's chats and pairs fit in."""
 STEPS = 8
 SAVE_AT = STEPS // 2
 SEQUENCES = 8
@@ -56,13 +58,14 @@ def shrink(recipe: Recipe, ranks: int, *, hardware: Hardware, cluster: Cluster) 
     """The recipe for at most ``ranks`` CPU processes.
 
     Args:
-        recipe: of task cpt, with its layout resolved (no ``auto`` in parallelism).
+        recipe: with its layout resolved (no ``auto`` in parallelism).
         ranks: 2 to 8.
         hardware: the CPU.
         cluster: this machine.
 
     Returns:
-        Recipes without data paths: ``data.blend`` holds placeholders named ``source-0``, ``source-1``, …
+        Recipes without data paths: ``data.blend`` holds placeholders named ``source-0``, ``source-1``, …, an alignment
+        recipe names ``KIND-train.jsonl``, ``KIND-validation.jsonl`` and ``tokenizer.json``.
     """
     par = recipe.parallelism
     sizes = {"tp": int(par.tp), "pp": int(par.pp), "cp": int(par.cp)}
@@ -139,11 +142,10 @@ def _sections(recipe: Recipe, layout: dict[str, int], tp: int) -> dict[str, Any]
     return {
         "name": f"{recipe.name[:48]}-rehearsal",
         "engine": DEFAULT_ENGINE,
-        "task": full["task"],
+        "task": _task(full["task"]),
         "model": {**full["model"], **_model(recipe.model, tp), "num_layers": _num_layers(parallelism)},
-        "tokenizer": {"kind": "null"},
-        "data": {**full["data"], "blend": _blend(full["data"]["blend"]), "cache_dir": None, "split": "90,10,0"},
-        "batch": {"gbs": SEQUENCES * mbs, "mbs": mbs, "seq_length": SEQ_LENGTH},
+        **_inputs(recipe, full["data"]),
+        "batch": {"gbs": SEQUENCES * mbs, "mbs": mbs, "seq_length": ROW_LENGTH if _has_rows(recipe) else SEQ_LENGTH},
         "parallelism": parallelism,
         "recompute": _recompute(full["recompute"]),
         "precision": {**full["precision"], **_precision(recipe)},
@@ -189,6 +191,28 @@ def _model(model: Model, tp: int) -> dict[str, Any]:
         "hidden_dropout": 0.0,
         "attention_dropout": 0.0,
     }
+
+
+def _has_rows(recipe: Recipe) -> bool:
+    return bool(recipe.task.kind != "cpt")
+
+
+def _task(task: dict[str, Any]) -> dict[str, Any]:
+    """Alignment reads the demo's chats and pairs, written with the recipe's control strings."""
+    if task["kind"] == "cpt":
+        return task
+    own = {"template": "chat_tokens", **({"format": "chat"} if task["kind"] == "sft" else {})}
+    return {**task, **own, **({"reference_from": None, "logprob_mbs": None} if task["kind"] == "dpo" else {})}
+
+
+def _inputs(recipe: Recipe, data: dict[str, Any]) -> dict[str, Any]:
+    if not _has_rows(recipe):
+        own = {"blend": _blend(data["blend"]), "cache_dir": None, "split": "90,10,0"}
+        return {"tokenizer": {"kind": "null"}, "data": {**data, **own}}
+    kind = recipe.task.kind
+    files = {"train": f"{kind}-train.jsonl", "validation": f"{kind}-validation.jsonl"}
+    tokenizer = {"kind": "tokenizer_json", "path": "tokenizer.json", "eod": recipe.tokenizer.eod}
+    return {"tokenizer": tokenizer, "data": {**data, **files, "cache_dir": None, "train_samples": None}}
 
 
 def _blend(blend: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -287,12 +311,17 @@ def _size_decisions(recipe: Recipe, small: Recipe) -> Iterator[Decision]:
         yield _decide(name, getattr(recipe.batch, name), getattr(small.batch, name))
     yield _decide("steps", derived.total_steps(recipe) or 0, STEPS)
     yield _decide("lr", recipe.optimizer.lr, LR, "a tiny model learns in a few steps")
+    if _has_rows(recipe):
+        what, before, after, source = "data.train", recipe.data.train or "", "the demo's rows", "demo's rows"
+    else:
+        counts = (f"{len(blend)} sources" for blend in (recipe.data.blend, small.data.blend))
+        what, (before, after), source = "data.blend", counts, "shipped corpus"
     yield Decision(
-        what="data.blend",
-        before=f"{len(recipe.data.blend)} sources",
-        after=f"{len(small.data.blend)} sources",
+        what=what,
+        before=before,
+        after=after,
         verdict="scaled",
-        why="bytes of the shipped corpus through the same dataset code; the real data is not read",
+        why=f"bytes of the {source} through the same dataset code; the real data is not read",
     )
     for name in ("hidden_dropout", "attention_dropout"):
         if getattr(recipe.model, name):

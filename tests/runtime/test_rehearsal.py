@@ -46,6 +46,12 @@ def test_the_16k_stage_on_four_processes(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("recipe", ["colosseum-355b/sft", "colosseum-355b/dpo"])
+def test_the_alignment_stages(tmp_path: Path, recipe: str) -> None:
+    passed(tmp_path, recipe, "--ranks", "2")
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("recipe", ["cpt-4k-bf16", "cpt-fp8", "baseline-96"])
 def test_the_other_stages(tmp_path: Path, recipe: str) -> None:
     passed(tmp_path, f"colosseum-355b/{recipe}")
@@ -59,8 +65,6 @@ def test_eight_processes_try_three_dimensions_at_a_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("colosseum-355b/sft",), "only cpt recipes can be rehearsed so far"),
-        (("colosseum-355b/dpo",), "only cpt recipes can be rehearsed so far"),
         (("generic", "--ranks", "9"), "must be 2 to 8"),
         (("generic", "--ranks", "1"), "must be 2 to 8"),
     ],

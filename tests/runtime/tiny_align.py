@@ -7,8 +7,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
+from colosseum.data.byte_tokenizer import write_byte_tokenizer
 from colosseum.recipe.schema import Recipe
 from tests.runtime import tiny
 
@@ -20,12 +19,7 @@ ROWS = 120
 def write_data(folder: Path) -> None:
     """SFT: the answer repeats the question's letters. DPO: the chosen answer is of early letters."""
     folder.mkdir(parents=True, exist_ok=True)
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(list(SPECIAL))
-    tokenizer.save(str(folder / "tokenizer.json"))
+    write_byte_tokenizer(folder / "tokenizer.json", SPECIAL)
     chance = random.Random(5)
 
     def letters(of: str, most: int) -> str:
