@@ -48,6 +48,10 @@ def anchored(recipe: Recipe, base: Path) -> Recipe:
     fix(data["tokenizer"], "path")
     if _is_path(recipe.checkpoint.source):
         fix(data["checkpoint"], "from")
+    cluster = data["cluster"]
+    for section, key in ((cluster, "venv"), (cluster["container"], "image")):
+        if section is not None and section[key] is not None:
+            section[key] = os.path.expanduser(section[key])  # noqa: PTH111
     return Recipe.from_data(data)
 
 
@@ -81,16 +85,38 @@ def _blend_faults(recipe: Recipe) -> list[Fault]:
     return found
 
 
+def _site_paths(recipe: Recipe) -> Iterator[tuple[str, str, Path, str]]:
+    """Field, value, file and rule of what the cluster's own paths must hold."""
+    cluster = recipe.cluster
+    if cluster.scheduler != "slurm":
+        return
+    if cluster.venv is not None:
+        rule = "holds no bin/python: the job would run whatever python comes next in PATH"
+        yield "cluster.venv", cluster.venv, Path(cluster.venv) / "bin" / "python", rule
+    if cluster.container is not None and cluster.container.image.startswith("/"):
+        yield "cluster.container.image", cluster.container.image, Path(cluster.container.image), "does not exist"
+
+
+def _is_visible(value: str) -> bool:
+    """Whether this machine has the folder around a path of the cluster, so that it can tell what is in it."""
+    return Path(value).parent.is_dir()
+
+
+def site_warnings(recipe: Recipe) -> list[str]:
+    """Paths that only the compute nodes may have."""
+    hidden = [(path, value) for path, value, _, _ in _site_paths(recipe) if not _is_visible(value)]
+    return [f"{path} = {value}: this machine cannot tell whether it is there" for path, value in hidden]
+
+
 def _site_faults(recipe: Recipe, runs: Path) -> list[Fault]:
     """What of the site's own paths a job would find out after its time in the queue."""
+    found = [
+        Fault(path=path, value=value, rule=rule)
+        for path, value, file, rule in _site_paths(recipe)
+        if _is_visible(value) and not file.exists()
+    ]
     cluster = recipe.cluster
-    found: list[Fault] = []
-    if cluster.scheduler != "slurm":
-        return found
-    if cluster.venv is not None and not (Path(cluster.venv) / "bin" / "python").exists():
-        rule = "holds no bin/python: the job would run whatever python comes next in PATH"
-        found.append(Fault(path="cluster.venv", value=cluster.venv, rule=rule))
-    if cluster.container is not None and "," in str(runs.absolute()):
+    if cluster.scheduler == "slurm" and cluster.container is not None and "," in str(runs.absolute()):
         rule = "must hold no comma: pyxis takes what follows as the next mount; --runs names another place"
         found.append(Fault(path="cluster.paths.runs", value=str(runs), rule=rule))
     return found

@@ -67,9 +67,26 @@ def faults(recipe: Recipe) -> list[Fault]:
     for mount in container.mounts if container else ():
         if "," in mount:
             fault("container.mounts", mount, "must hold no comma: pyxis takes it as the next mount")
+    if container and (finding := _image_rule(container.image)):
+        found.append(Fault(path="cluster.container.image", value=container.image, rule=finding[0], nearest=finding[1]))
     if container and (cluster.venv or cluster.modules):
         fault("venv" if cluster.venv else "modules", cluster.venv or cluster.modules, "is of no use in a container")
     return found + environment.faults(recipe)
+
+
+def _image_rule(image: str) -> tuple[str, tuple[str, ...]] | None:
+    """A fault of an image's name and the right spelling: pyxis takes all but ``/…`` and ``./…`` as a registry's.
+
+    It would pull ``nvcr.io/nvidia/nemo`` from Docker Hub and look for ``nemo.sqsh`` there.
+    """
+    if image.startswith(("/", "~/")):
+        return None
+    if image.startswith((".", "~")) or image.endswith(".sqsh"):
+        return "is a file: give its absolute path, or one that begins with ~/", ()
+    host, slash, rest = image.removeprefix("docker://").partition("/")
+    if "#" not in image and slash and ("." in host or ":" in host):
+        return "a registry's image is written REGISTRY#IMAGE", (f"{host}#{rest}",)
+    return None
 
 
 def render(recipe: Recipe, plan: Plan, argv: Sequence[str], *, stop_after_step: int = 0) -> str:

@@ -65,6 +65,7 @@ def warnings(compiled: Compiled) -> list[str]:
         found.append(sentence)
     if compiled.recipe.cluster.scheduler == "slurm" and (sentence := sbatch.too_few_nodes(compiled.recipe)):
         found.append(sentence)
+    found += inputs.site_warnings(compiled.recipe)
     if not compiled.plan.fits:
         found.append(_too_large(compiled))
     return found

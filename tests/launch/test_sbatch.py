@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,51 @@ def test_site_paths_that_a_job_would_trip_over_are_refused_before_the_queue(tmp_
     gone, there = str(tmp_path / "gone"), str(tmp_path / "venv")
     assert faults(tmp_path, f"cluster.venv={gone}", cluster="dev-slurm") == {("cluster.venv", gone)}
     assert faults(tmp_path, f"cluster.venv={there}", cluster="dev-slurm") == set()
+    unseen = str(tmp_path / "on-the-nodes" / "venv")
+    assert faults(tmp_path, f"cluster.venv={unseen}", cluster="dev-slurm") == set(), "only the nodes may have it"
     comma = tmp_path / "a,b"
     assert faults(comma, cluster="dgx-h100") == {("cluster.paths.runs", str(comma))}
     assert faults(comma, cluster="dev-slurm") == set(), "nothing is mounted without a container"
+
+
+@pytest.mark.parametrize(
+    ("image", "rule"),
+    [
+        ("nemo.sqsh", "give its absolute path"),
+        ("./nemo.sqsh", "give its absolute path"),
+        ("../nemo.sqsh", "give its absolute path"),
+        ("~someone/nemo.sqsh", "give its absolute path"),
+        ("nvcr.io/nvidia/nemo:25.04", "REGISTRY#IMAGE (nearest: nvcr.io#nvidia/nemo:25.04)"),
+        ("docker://nvcr.io/nvidia/nemo:25.04", "nearest: nvcr.io#nvidia/nemo:25.04"),
+        ("localhost:5000/a/b", "nearest: localhost:5000#a/b"),
+    ],
+)
+def test_an_image_that_pyxis_would_look_for_elsewhere_is_refused(image: str, rule: str) -> None:
+    with pytest.raises(RefusedInput) as refused:
+        compiled(f"cluster.container.image='{image}'")
+    assert rule in str(refused.value)
+
+
+@pytest.mark.parametrize("image", ["nvcr.io#nvidia/nemo:25.04", "ubuntu", "nvidia/cuda:12.4", "docker://a.b#c/d"])
+def test_registry_images_reach_pyxis_as_they_are(image: str) -> None:
+    assert f"container={shlex.quote(image)}" in compiled(f"cluster.container.image='{image}'").script.splitlines()
+
+
+def test_an_image_file_is_expanded_and_looked_for_where_it_can_be_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    def judged(image: str) -> tuple[list[str], list[str]]:
+        made = compiled(f"cluster.container.image={image}")
+        missing = [f.rule for f in inputs.missing(made.recipe, tmp_path) if f.path == "cluster.container.image"]
+        return missing, [text for text in warnings(made) if "container.image" in text]
+
+    assert judged("~/nemo.sqsh") == (["does not exist"], [])
+    (tmp_path / "nemo.sqsh").touch()
+    assert judged("~/nemo.sqsh") == ([], [])
+    assert f"container={tmp_path}/nemo.sqsh" in compiled("cluster.container.image=~/nemo.sqsh").script.splitlines()
+    assert judged("/no/such/nemo.sqsh")[0] == []
+    assert judged("/no/such/nemo.sqsh")[1] == [
+        "cluster.container.image = /no/such/nemo.sqsh: this machine cannot tell whether it is there"
+    ]

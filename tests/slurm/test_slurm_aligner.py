@@ -47,7 +47,7 @@ def house(slurm: DevSlurm, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     folder = root / "config/colosseum/cluster"
     folder.mkdir(parents=True)
     (folder / "bare.yaml").write_text(yaml.safe_dump(cluster))
-    image = {"image": str(root / 'my "nemo".sqsh')}
+    image = {"image": str(root / "unseen" / 'my "nemo".sqsh')}
     (folder / "site.yaml").write_text(yaml.safe_dump({**cluster, "container": image}))
     with pytest.MonkeyPatch.context() as patch:
         for name, value in slurm.env.items():
@@ -97,7 +97,7 @@ def test_slurm_a_job_without_its_image_ends_with_one_sentence(
     outcome = json.loads(run.attempt(0).outcome.read_text())
     assert (outcome["kind"], outcome["retry"], run.attempt_numbers()) == ("config_error", False, [0])
     if cluster == "site":
-        image = house / 'my "nemo".sqsh'
+        image = house / "unseen" / 'my "nemo".sqsh'
         assert f"container image {image} is not there" in outcome["reason"]
         assert IMPORT.format(image) in outcome["reason"]
     else:
