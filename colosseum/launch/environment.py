@@ -5,12 +5,16 @@ Sources: the Megatron-LM and Transformer Engine documentation, NCCL's and PyTorc
 
 from __future__ import annotations
 
+import os
+
 from colosseum.engines.base import Setting
 from colosseum.engines.registry import engine_of
 from colosseum.errors import Fault
 from colosseum.planning.plan import Plan
 from colosseum.recipe.schema import Recipe
-from colosseum.recipe.site import secret_faults
+from colosseum.recipe.site import secret_faults, twice_faults
+
+UNSET = "not set: export it, then submit again (a job has it from the environment that it is submitted from)"
 
 
 def engine_settings(recipe: Recipe, plan: Plan) -> list[Setting]:
@@ -53,6 +57,12 @@ def settings(recipe: Recipe, plan: Plan) -> list[Setting]:
     return ours + [Setting(name=n, value=v, reason=f"of cluster {recipe.cluster.name}") for n, v in site.items()]
 
 
+def unset(recipe: Recipe) -> list[Fault]:
+    """Variables of ``cluster.env_from`` that this environment, which the job inherits, does not have."""
+    absent = [name for name in recipe.cluster.env_from if not os.environ.get(name)]
+    return [Fault(path="cluster.env_from", value=name, rule=f"is {UNSET}") for name in absent]
+
+
 def faults(recipe: Recipe) -> list[Fault]:
-    """Site facts that a bundle must not hold."""
-    return secret_faults(recipe)
+    """Site facts that a bundle must not hold, and variables that are set twice."""
+    return secret_faults(recipe) + twice_faults(recipe)

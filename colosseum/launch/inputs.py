@@ -16,6 +16,7 @@ from colosseum.data.eod import eod_id
 from colosseum.data.indexed import bin_path, idx_path, read_lengths
 from colosseum.engines.registry import engine_of
 from colosseum.errors import Fault, RefusedInput
+from colosseum.launch import environment
 from colosseum.recipe.schema import DEFAULT_ENGINE, Recipe
 from colosseum.rundir import RunDir
 
@@ -116,6 +117,7 @@ def _site_faults(recipe: Recipe, runs: Path) -> list[Fault]:
         if _is_visible(value) and not file.exists()
     ]
     cluster = recipe.cluster
+    found += environment.unset(recipe)
     if cluster.scheduler == "slurm" and cluster.container is not None and "," in str(runs.absolute()):
         rule = "must hold no comma: pyxis takes what follows as the next mount; --runs names another place"
         found.append(Fault(path="cluster.paths.runs", value=str(runs), rule=rule))

@@ -95,6 +95,17 @@ engine: enroot import -o $container $image"
   exit 76
 }
 
+stop_without_variables() { # their values are in no bundle and on no command line
+  local name reason
+  for name in "${env_from[@]}"; do
+    [[ -z ${!name:-} ]] || continue
+    reason="variable $name (cluster file: env_from) is not set; export it where you submit the job"
+    write_outcome config_error false "$reason"
+    say "stopped: $reason; $requeue_by_hand"
+    exit 76
+  done
+}
+
 bare_metal() {
   if ((${#modules[@]})); then
     set +u
@@ -272,6 +283,7 @@ stop_if_looping "$(fruitless_attempts)" "not started again"
 trap stop_ranks USR1
 trap on_term TERM
 stop_without_image
+stop_without_variables
 [[ -n $container ]] || bare_metal
 ((!vboost)) || boost_clocks
 watch_limit &

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from colosseum.launch.environment import settings
+from colosseum.launch.environment import UNSET, settings
 from colosseum.planning.plan import Plan
 from colosseum.recipe.schema import Recipe
 
@@ -23,7 +23,8 @@ def render(recipe: Recipe, plan: Plan, argv: Sequence[str]) -> str:
         argv: what every rank runs, from inside the run folder.
     """
     lines = [f"  {shlex.quote(f'{s.name}={s.value}')}  # {s.reason}" for s in settings(recipe, plan)]
+    lines += [")", *(f': "${{{name}:?{UNSET}}}"' for name in recipe.cluster.env_from)]
     words = " ".join(map(shlex.quote, argv))
     command = f'exec env "${{settings[@]}}" python -m colosseum.launch.ranks {recipe.resources.gpus} {words}'
     umask = f"umask {recipe.cluster.paths.umask:04o}"
-    return _HEAD + "\n".join([umask, "settings=(", *lines, ")", command, ""])
+    return _HEAD + "\n".join([umask, "settings=(", *lines, command, ""])

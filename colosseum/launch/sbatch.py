@@ -214,7 +214,7 @@ def _values(recipe: Recipe, argv: Sequence[str], stop_after_step: int) -> list[s
         "mounts": ",".join(mounts),
         "venv": cluster.venv or "",
     }
-    lists = {"srun_options": srun, "modules": cluster.modules, "argv": argv}
+    lists = {"srun_options": srun, "modules": cluster.modules, "env_from": cluster.env_from, "argv": argv}
     return [f"{k}={shlex.quote(str(v))}" for k, v in words.items()] + [
         f"{name}=({' '.join(map(shlex.quote, items))})" for name, items in lists.items()
     ]

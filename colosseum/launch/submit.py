@@ -14,7 +14,7 @@ from colosseum.bundle import LOCAL_SCRIPT, LaunchBundle, write_bundle
 from colosseum.engines.planned import plan as plan_of
 from colosseum.engines.registry import cannot_train, engine_of
 from colosseum.errors import EnvironmentFault, Fault, RefusedInput
-from colosseum.launch import inputs, local, local_script, sbatch
+from colosseum.launch import environment, inputs, local, local_script, sbatch
 from colosseum.launch.compile import Compiled, Lineage, compile_bundle
 from colosseum.launch.scheduler import Scheduler, Submission
 from colosseum.launch.stopwatch import part
@@ -170,9 +170,12 @@ def start(run: RunDir, recipe: Recipe, scheduler: Scheduler, *, after: Sequence[
     """Submits a run folder, for the first time or again, and notes it.
 
     Raises:
+        RefusedInput: the scheduler refuses, or a variable that the job needs is not set.
         EnvironmentFault: the disk is full: not even the word that it is could be written.
     """
     refuse_full_disk(run.root)
+    if absent := environment.unset(recipe):
+        raise RefusedInput(absent)
     scheduler.check(run, recipe)
     with modes_of(run.root):
         return note_submission(run, scheduler.submit(run, after=after))

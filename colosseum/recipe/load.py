@@ -70,6 +70,13 @@ def load(name: str, overrides: Sequence[str] = (), *, cluster: str | None = None
     Raises:
         RefusedInput: with every fault that could be found.
     """
+    try:
+        return _load(name, overrides, cluster)
+    except RefusedInput as refused:
+        raise RefusedInput([site.hidden(fault) for fault in refused.faults], subject=refused.subject) from None
+
+
+def _load(name: str, overrides: Sequence[str], cluster: str | None) -> Loaded:
     words, faults = read_words(overrides)
     chosen = words.choices.get("cluster")
     if cluster is not None and chosen is not None and cluster != chosen:

@@ -399,6 +399,9 @@ class Cluster(Section):
     venv: Text | None = Field(None, description="bare metal: virtual environment to activate")
     modules: tuple[Text, ...] = Field((), description="bare metal: environment modules to load")
     env: dict[EnvName, Text] = Field(default={}, description="site variables: NCCL_IB_*, NCCL_SOCKET_IFNAME, …")
+    env_from: tuple[EnvName, ...] = Field(
+        (), description="variables (secrets) that a job must have from the environment it is submitted from"
+    )
     numa_binding: bool = False
     storage: Storage = Storage()
     price_per_gpu_hour: Positive | None = None

@@ -6,6 +6,7 @@ modules and the container image. A recipe is data that people pass on; it must n
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,7 +24,10 @@ BESIDE_RULE = (
     "(site facts never come from a recipe)"
 )
 
-_REFUSAL = "looks like a secret; a bundle holds none: set it in your login environment, which a job inherits"
+_REFUSAL = (
+    "looks like a secret; a bundle holds none: set it in your login environment, which a job inherits, and list its "
+    "name in cluster.env_from"
+)
 _SECRET_NAME = re.compile(
     r"TOKEN(?!IZ)|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|API_?KEY|(PRIVATE|ACCESS)_?KEY|(^|_)PAT(_|$)|DATABASE_URL"
 )
@@ -50,13 +54,46 @@ def secret_faults(recipe: Recipe) -> list[Fault]:
         if _SECRET_NAME.search(name.upper()) or _SECRET_VALUE.search(value)
     }
     container, slurm = recipe.cluster.container, recipe.cluster.slurm
-    texts = {"slurm.extra": slurm.extra, "modules": recipe.cluster.modules}
+    texts = {"slurm.extra": slurm.extra, "modules": recipe.cluster.modules, "env_from": recipe.cluster.env_from}
     if container is not None:
         texts |= {"container.image": (container.image,), "container.mounts": container.mounts}
     for path, values in texts.items():
         if any(map(_SECRET_VALUE.search, values)):
             found[f"cluster.{path}"] = None
     return [Fault(path=path, value="…", rule=_REFUSAL) for path in found]
+
+
+def twice_faults(recipe: Recipe) -> list[Fault]:
+    """Variables that a cluster file sets and also takes from the environment."""
+    twice = [name for name in recipe.cluster.env_from if name in recipe.cluster.env]
+    return [Fault(path="cluster.env_from", value=name, rule="is set in cluster.env, which would win") for name in twice]
+
+
+def hidden(fault: Fault) -> Fault:
+    """The fault without its value where that looks like a secret, whatever it is: an unknown key has no type."""
+    last = fault.path.rpartition(".")[2].upper()
+    named = fault.path.startswith("cluster.") and _SECRET_NAME.search(last)
+    if fault.value is None or not (named or any(map(_is_secret, _texts(fault.value)))):
+        return fault
+    return dataclasses.replace(fault, value="…")
+
+
+def _is_secret(text: str) -> bool:
+    return _SECRET_VALUE.search(text) is not None
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All text in a value, names too."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from _texts(item)
+            if _SECRET_NAME.search(str(name).upper()):
+                yield f"token={item}"
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts(item)
+    elif isinstance(value, str):
+        yield value
 
 
 def is_cluster_file(config_path: str) -> bool:

@@ -260,6 +260,31 @@ def test_a_bundle_whose_script_was_changed_does_not_run(cli: Cli, inputs: Path) 
     assert not (inputs / "runs").exists()
 
 
+def test_a_secret_by_reference_reaches_the_ranks_and_nothing_else(
+    cli: Cli, inputs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``cluster.env_from`` names it; the bundle, the folder and the command line of no process hold its value."""
+    show = (
+        "import os, pathlib; it = os.environ['WANDB_API_KEY']; import subprocess\n"
+        "assert it not in subprocess.run(['ps', 'axww'], capture_output=True, text=True).stdout\n"
+        "print(len(it))"
+    )
+    bundle = program_bundle(inputs / "kept", show, ranks=1, base=inputs, more=["cluster.env_from=[WANDB_API_KEY]"])
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    done = cli("bundle", "run", str(bundle), "--runs", "here")
+    assert done.code == 2
+    assert "cluster.env_from = WANDB_API_KEY: is not set: export it, then submit again" in done.said
+    assert not (inputs / "here").exists()
+    by_hand = subprocess.run(["bash", bundle / "launch.sh"], capture_output=True, text=True)
+    assert by_hand.returncode != 0
+    assert "WANDB_API_KEY: not set: export it" in by_hand.stderr
+    monkeypatch.setenv("WANDB_API_KEY", "s3cr3t-value")
+    assert cli("bundle", "run", str(bundle), "--runs", "here").code == 0
+    run = _only_run(inputs / "here")
+    assert run.attempt(0).rank_log(0).read_text() == "12\n"
+    assert not any(b"s3cr3t-value" in p.read_bytes() for p in run.root.rglob("*") if p.is_file())
+
+
 SAVES = """
 import os
 from pathlib import Path

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from colosseum.errors import RefusedInput
+from colosseum.launch import environment
 from colosseum.recipe.load import load
 
 SECRETS = {
@@ -56,6 +57,33 @@ def test_a_secret_is_refused_and_not_shown(name: str, value: str) -> None:
 def test_other_site_facts_hold_none_either(word: str) -> None:
     with pytest.raises(RefusedInput, match="looks like a secret"):
         load("debug/cpt-4k-bf16", [f"cluster.{word}"], cluster="local")
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "cluster.envs.WANDB_API_KEY=abcd1234",
+        "cluster.environment={WANDB_API_KEY: abcd1234, A: 1}",
+        "cluster.env=[ghp_abcd12345678]",
+        "cluster.env.A=[ghp_abcd12345678]",
+        "cluster.env_from=[ghp_abcd12345678]",
+        "cluster.token=abcd12345678",
+        "enviroment.A=ghp_abcd12345678",
+        "tokenizer.eod='ghp_abcd12345678{{${'",
+    ],
+)
+def test_a_secret_of_a_key_that_is_none_is_not_shown(word: str) -> None:
+    """Whatever is wrong with the key or the type of the value: its path is told, what stands there is not."""
+    with pytest.raises(RefusedInput) as caught:
+        load("debug/cpt-4k-bf16", [word], cluster="local")
+    assert "abcd1234" not in str(caught.value) + str(caught.value.as_json())
+
+
+def test_a_variable_is_set_or_taken_from_the_environment() -> None:
+    words = ["cluster.env.A=x", "cluster.env_from=[A]"]
+    recipe = load("debug/cpt-4k-bf16", words, cluster="local").recipe
+    (fault,) = environment.faults(recipe)
+    assert (fault.path, fault.value, fault.rule) == ("cluster.env_from", "A", "is set in cluster.env, which would win")
 
 
 def test_harmless_values_are_taken() -> None:

@@ -16,13 +16,13 @@ from colosseum.launch import jobs, sbatch, slurm
 from colosseum.launch.compile import compile_bundle
 from colosseum.launch.jobs import jobs_of
 from colosseum.launch.slurm import SlurmScheduler
-from colosseum.launch.submit import new_run
+from colosseum.launch.submit import new_run, start
 from colosseum.planning.resolve import apply_layout, resolve
 from colosseum.recipe.load import load
 from colosseum.recipe.schema import Recipe
 from colosseum.rundir import RunDir
 from tests.slurm.conftest import DevSlurm
-from tests.slurm.runs import stand_in_run, submit, until_ended
+from tests.slurm.runs import stand_in_run, submit, until, until_ended
 
 NASTY = """a'b "c" $(touch pwned) `touch pwned` ${HOME} \\ \\\\ ; & | > < * ? ~ # %j é漢 !"""
 SHOW = """
@@ -97,6 +97,26 @@ def test_slurm_gets_every_text_literally(slurm: DevSlurm, tmp_path: Path) -> Non
     (known,) = [one for one in jobs if str(one["job_id"]) == str(job)]
     assert known["comment"] == NASTY
     assert not list(tmp_path.rglob("pwned"))
+
+
+def test_a_secret_by_reference_reaches_the_ranks_or_stops_the_job(
+    slurm: DevSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = load("debug/cpt-4k-bf16", ["cluster.env_from=[SITE]"], cluster="dev-slurm").recipe
+    run = _run_of(recipe, tmp_path, sys.executable, "-c", SHOW)
+    monkeypatch.delenv("SITE", raising=False)
+    with pytest.raises(RefusedInput, match="is not set: export it"):
+        start(run, recipe, SlurmScheduler())
+    slurm.submit(run.root, f"--chdir={run.root}", "bundle/job.sbatch")
+    outcome = until(lambda: run.attempt(0).read_outcome())
+    assert (outcome["kind"], outcome["retry"]) == ("config_error", False)
+    assert outcome["reason"].startswith("variable SITE (cluster file: env_from) is not set")
+    again = _run_of(recipe, tmp_path, sys.executable, "-c", SHOW)
+    monkeypatch.setenv("SITE", NASTY)
+    start(again, recipe, SlurmScheduler())
+    assert until_ended(again).word == "complete"
+    assert json.loads((again.root / "seen.json").read_text())["SITE"] == NASTY
+    assert NASTY not in (again.bundle / SLURM_SCRIPT).read_text()
 
 
 def test_all_that_a_job_leaves_has_the_modes_of_the_cluster_file(tmp_path: Path) -> None:
