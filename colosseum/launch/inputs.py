@@ -49,6 +49,8 @@ def anchored(recipe: Recipe, base: Path) -> Recipe:
     fix(data["tokenizer"], "path")
     if _is_path(recipe.checkpoint.source):
         fix(data["checkpoint"], "from")
+    if (reference := _reference_folder(recipe)) is not None:
+        data["task"]["reference_from"] = os.path.normpath(base / os.path.expanduser(reference))  # noqa: PTH111
     cluster = data["cluster"]
     for section, key in ((cluster, "venv"), (cluster["container"], "image")):
         if section is not None and section[key] is not None:
@@ -148,6 +150,14 @@ def _files(recipe: Recipe) -> Iterator[tuple[str, str]]:
             yield f"data.{key}", file
     if recipe.tokenizer.path is not None:
         yield "tokenizer.path", recipe.tokenizer.path
+    if (reference := _reference_folder(recipe)) is not None:
+        yield "task.reference_from", reference
+
+
+def _reference_folder(recipe: Recipe) -> str | None:
+    """Path of another reference policy than the start; None also for a run's name, which the ranks look up."""
+    source = getattr(recipe.task, "reference_from", None)
+    return source if source is not None and _is_path(source) else None
 
 
 def _is_path(source: str) -> bool:

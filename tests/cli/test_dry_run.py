@@ -110,6 +110,17 @@ def test_relative_paths_are_read_from_where_the_command_is_typed(cli: Cli, tmp_p
     assert recipe.checkpoint.source == str(tmp_path / "old/iter_0000100")
 
 
+def test_the_path_of_a_reference_policy_is_read_from_there_too(cli: Cli, tmp_path: Path) -> None:
+    words = ("align", "dpo", "--stage", "debug", "task.reference_from=old/iter_0000100")
+    assert cli(*words, "--dry-run", "--out", "kept").code == 0
+    task = read_bundle(tmp_path / "kept").recipe.task
+    assert task.kind == "dpo"
+    assert task.reference_from == str(tmp_path / "old/iter_0000100")
+    done = cli(*words, "checkpoint.from=none")
+    assert done.code == 2
+    assert "task.reference_from" in done.err
+
+
 def test_what_an_engine_cannot_do_is_refused_with_the_place_that_asked(cli: Cli) -> None:
     done = cli("align", "sft", "engine=megatron-lm", "--cluster", "dgx-h100", "--dry-run", "--json")
     assert done.code == 2
