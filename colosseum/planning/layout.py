@@ -16,6 +16,7 @@ import numpy.typing as npt
 from colosseum.planning.flops import Array
 from colosseum.planning.job import RECOMPUTE, Layouts
 from colosseum.planning.plan import Layout
+from colosseum.recipe import derived
 from colosseum.recipe.schema import AUTO, Recipe
 
 Mask = npt.NDArray[np.bool_]
@@ -188,7 +189,7 @@ def _fp8(recipe: Recipe, g: dict[str, Array]) -> Mask:
     tokens = np.where(cp > 1, seq, seq * g["mbs"])
     ok &= tokens % np.where(cp > 1, FP8_UNIT * cp, FP8_UNIT) == 0
     parallel = _sequence_parallel(recipe, g)
-    ok &= ~parallel | (seq * g["mbs"] % (8 * tp * cp) == 0)
+    ok &= ~parallel | (seq * g["mbs"] % (derived.fp8_local_rows(recipe) * tp * cp) == 0)
     kept = recipe.precision.bf16_layers
     ok &= max(kept.first, kept.last) <= model.num_layers // g["pp"]
     return ok

@@ -51,6 +51,14 @@ def distributed_optimizer(recipe: Recipe, sharded_ranks: int | None) -> bool | N
     return None if sharded_ranks is None else sharded_ranks > 1
 
 
+def fp8_local_rows(recipe: Recipe) -> int:
+    """What the rows of a sequence-parallel rank divide by in FP8: a scaling block's 128 with blockwise scaling, else 8.
+
+    Transformer Engine gathers quantised activations along the sequence, so a block may not cross ranks.
+    """
+    return 128 if recipe.precision.fp8 == "blockwise" else 8
+
+
 def layout_text(tp: int, pp: int, vpp: int, cp: int, dp: int) -> str:
     """``TP8 PP10 VPP10 CP4 DP9``; sizes of 1 are left out but for TP, PP and DP."""
     parts = [f"TP{tp}", f"PP{pp}", *([f"VPP{vpp}"] if vpp > 1 else [])]

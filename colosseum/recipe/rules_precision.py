@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import lcm
 
+from colosseum.recipe import derived
 from colosseum.recipe.rules_base import Facts, Finding, Rule, multiples
 from colosseum.recipe.schema import AUTO
 
@@ -20,6 +21,15 @@ def fp8_needs_tensor_cores(facts: Facts) -> Iterator[Finding]:
     recipe = facts.recipe
     if recipe.precision.fp8 != "none" and recipe.hardware.peak_flops.fp8 is None:
         yield Finding("precision.fp8", f"hardware {recipe.hardware.name} has no FP8", ("none",))
+
+
+def blockwise_needs_hopper(facts: Facts) -> Iterator[Finding]:
+    """Transformer Engine has GEMMs of 128 x 128 scaling blocks from compute capability 9.0 on."""
+    hardware = facts.recipe.hardware
+    capability = hardware.compute_capability
+    if facts.recipe.precision.fp8 == "blockwise" and capability is not None and capability < 9.0:
+        rule = f"needs compute capability 9.0, and hardware {hardware.name} has {capability:.1f}"
+        yield Finding("precision.fp8", rule, ("tensorwise", "delayed", "none"))
 
 
 def fp8_computes_in_bf16(facts: Facts) -> Iterator[Finding]:
@@ -91,12 +101,13 @@ def fp8_tokens(facts: Facts) -> Iterator[Finding]:
         return
     seq = recipe.batch.seq_length
     unit = FP8_UNIT * cp if cp > 1 else FP8_UNIT
-    share = 8 * tp * cp if facts.sequence_parallel else 1
+    rows = derived.fp8_local_rows(recipe)
+    share = rows * tp * cp if facts.sequence_parallel else 1
     tokens = seq if cp > 1 else seq * mbs
     if tokens % unit or seq * mbs % share:
         rule = f"must be a multiple of 16 * cp = {FP8_UNIT * cp} in FP8"
         if share > 1:
-            rule += f", and of 8 * tp * cp = {share} with sequence parallelism (mbs counts)"
+            rule += f", and of {rows} * tp * cp = {share} with sequence parallelism (mbs counts)"
         yield Finding("batch.seq_length", rule, multiples(seq, lcm(unit, share)))
 
 
@@ -224,6 +235,7 @@ def cpu_interleaves_with_overlap(facts: Facts) -> Iterator[Finding]:
 
 RULES: tuple[Rule, ...] = (
     fp8_needs_tensor_cores,
+    blockwise_needs_hopper,
     fp8_computes_in_bf16,
     fp8_options_need_fp8,
     bf16_layers_fit,

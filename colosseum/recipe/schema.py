@@ -332,6 +332,7 @@ class Hardware(Section):
 
     name: Name
     kind: Literal["gpu", "cpu"]
+    compute_capability: Positive | None = Field(None, description="CUDA's, such as 9.0; null = unknown or no GPU")
     peak_flops: PeakFlops
     memory_bytes: Count = Field(description="bytes the driver reports")
     memory_bytes_per_s: Positive

@@ -118,6 +118,14 @@ CASES = [
     (CPU, "recompute={granularity: full, method: block, num_layers: 5}", "recompute.num_layers", "at most the 4", [4]),
     # precision, optimizer, overlap, fusion
     (FP8, "hardware=a100-80g", "precision.fp8", "a100-80g has no FP8", ANY),
+    (FP8, "hardware=l40s precision.fp8=blockwise", "precision.fp8", "capability 9.0, and hardware l40s has 8.9", ANY),
+    (
+        FP8,
+        "precision.fp8=blockwise batch.seq_length=16896",
+        "batch.seq_length",
+        "of 128 * tp * cp = 4096 with sequence parallelism",
+        [16384, 20480, 12288],
+    ),
     (FP8, "precision.dtype=fp32", "precision.dtype", "must be bf16 with FP8", ["bf16"]),
     (EXPAND, "precision.fp8_params=true", "precision.fp8_params", "needs precision.fp8", [False]),
     (EXPAND, "precision.bf16_layers.first=1", "precision.bf16_layers.first", "without FP8", [0]),
