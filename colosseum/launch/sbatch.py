@@ -21,6 +21,8 @@ _OWNED = """array begin chdir container- dependency deadline error export export
     gpus-per-task gres input job-name kill-on-invalid-dep nodes no-requeue ntasks ntasks-per-core ntasks-per-gpu
     ntasks-per-node ntasks-per-socket tasks-per-node open-mode output parsable quiet requeue signal workdir
     test-only time wait wrap account constraint exclude partition qos reservation exclusive"""
+# What a whole node (slurm.exclusive) asks for already; oversubscribe and its old name share would give it up again.
+_OF_EXCLUSIVE = "mem mem-per-cpu mem-per-gpu oversubscribe share"
 # sbatch reads an option into 8 KiB; every character may need a backslash.
 _LONGEST = 4000
 
@@ -60,6 +62,8 @@ def faults(recipe: Recipe) -> list[Fault]:
             (o for o in _OWNED.split() if o.startswith(match[1]) or match[1].startswith("container-")), None
         ):
             fault("slurm.extra", text, f"--{owner} is set from the recipe and the cluster file's own fields")
+        elif slurm.exclusive and any(o.startswith(match[1]) for o in _OF_EXCLUSIVE.split()):
+            fault("slurm.extra", text, "slurm.exclusive asks for whole nodes with all their memory (--mem=0)")
     if len(",".join(slurm.exclude)) > _LONGEST:
         fault("slurm.exclude", f"{len(slurm.exclude)} names", f"must be shorter than {_LONGEST} characters in all")
     if slurm.launch == "torchrun" and cluster.numa_binding:

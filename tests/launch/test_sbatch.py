@@ -57,6 +57,16 @@ def test_extra_options_cannot_undo_ours(option: str) -> None:
     assert (fault.path, fault.value) == ("cluster.slurm.extra", option)
 
 
+@pytest.mark.parametrize("option", ["--mem=4G", "--me=4G", "--mem-per-cpu=1G", "--oversubscribe", "--over", "--share"])
+def test_a_whole_node_is_not_given_up_again(option: str) -> None:
+    def paths(exclusive: str) -> list[str]:
+        words = [f"cluster.slurm.extra=['{option}']", f"cluster.slurm.exclusive={exclusive}"]
+        return [f.path for f in sbatch.faults(load("colosseum-355b/cpt-16k-expand", words, cluster="dgx-h100").recipe)]
+
+    assert paths("true") == ["cluster.slurm.extra"]
+    assert paths("false") == []
+
+
 def test_a_job_of_more_nodes_than_the_cluster_has_is_said() -> None:
     said = {nodes: warnings(compiled(f"cluster.nodes={nodes}")) for nodes in (359, 360)}
     sentence = "the job takes 360 nodes and cluster dgx-h100 has 359 (cluster.nodes)"
