@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -19,6 +20,8 @@ from tests.slurm.runs import log, until_ended
 
 COLOSSEUM = Path(sys.executable).parent / "colosseum"
 IMPORT = "enroot import -o {} docker://nvcr.io#nvidia/nemo:25.02"
+SMALL = Path(__file__).parents[1] / "data/small.model"
+ALIGNER = ("engine=nemo1", "tokenizer=nemotron-256k", "resources.vboost=false")
 ON_FOUR_NODES = (
     "batch.gbs=4",
     "model.num_layers=4",
@@ -35,7 +38,7 @@ def house(slurm: DevSlurm, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         (root / "data" / name).parent.mkdir(parents=True, exist_ok=True)
         (root / "data" / name).touch()
     (root / "data/tokenizer").mkdir()
-    (root / "data/tokenizer/nemotron_2_256k.model").touch()
+    shutil.copy(SMALL, root / "data/tokenizer/nemotron_2_256k.model")
     cluster = {
         "name": "site",
         "scheduler": "slurm",
@@ -70,7 +73,7 @@ def align(house: Path, capfd: pytest.CaptureFixture[str]) -> Align:
     """``colosseum align KIND --cluster CLUSTER``; the run it submitted."""
 
     def command(kind: str, cluster: str, *words: str) -> RunDir:
-        start = ("align", kind, "--cluster", cluster, f"checkpoint.from={house}/data/m.nemo", "resources.vboost=false")
+        start = ("align", kind, "--cluster", cluster, f"checkpoint.from={house}/data/m.nemo", *ALIGNER)
         code = main([*start, *words])
         out, err = capfd.readouterr()
         assert code == 0, err
