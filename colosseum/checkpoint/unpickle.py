@@ -73,7 +73,7 @@ SCALING = _names(
     "transformer_engine.common.recipe",
     "DelayedScaling Float8BlockScaling Float8CurrentScaling Format MMParams MXFP8BlockScaling NVFP4BlockScaling QParams"
     " _FormatHelper _FormatMaxVals",
-)
+) | _names("megatron.core.extensions.transformer_engine", "TEDelayedScaling")
 """What Transformer Engine remembers of FP8."""
 DEFAULT = PLAIN | ARRAYS | TENSORS | CHECKPOINT
 

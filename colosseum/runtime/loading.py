@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from megatron.core import dist_checkpointing, parallel_state
 from megatron.core.dist_checkpointing.core import CheckpointingException
@@ -120,10 +121,21 @@ def _check_keys(folder: Path, contents: dict[str, Any], what: tuple[str, ...]) -
             return False
         return part == "weights" or part in what
 
+    halves = [name for name, tensor in stored.items() if _dtype(tensor) is torch.int16 and name in asked]
+    if "optimizer" in what and halves:
+        rule = (
+            "holds 16-bit remainders of its FP32 weights, which only the run that wrote them reads: load weights alone"
+        )
+        raise ConfigFailure(f"{folder} {rule} ({_some(sorted(halves))})")
     missing, unexpected = (sorted(filter(matters, keys)) for keys in (asked - held, held - asked))
     said = [f"{text} {_some(keys)}" for text, keys in (("lacks", missing), ("also holds", unexpected)) if keys]
     if said:
         raise ConfigFailure(f"{folder} is of another model: it {' and '.join(said)}")
+
+
+def _dtype(stored: Any) -> Any:
+    """Of an entry of ``.metadata``; None for objects."""
+    return getattr(getattr(stored, "properties", None), "dtype", None)
 
 
 def _some(keys: list[str]) -> str:

@@ -86,8 +86,8 @@ def _precision_aware(recipe: Recipe) -> dict[str, Any]:
         "use_precision_aware_optimizer": True,
         "exp_avg_dtype": moments,
         "exp_avg_sq_dtype": moments,
-        # 16 bits of remainder restore FP32 from a BF16 weight only; an FP8 weight needs its FP32 copy whole.
-        "store_param_remainders": not writes_fp8,
+        # With 16-bit remainders a checkpoint would hold no FP32 weights: FP8, and any other optimizer, read garbage.
+        "store_param_remainders": False,
     }
 
 

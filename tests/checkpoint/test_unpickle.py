@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from colosseum.checkpoint.unpickle import DEFAULT, FOREIGN, PLAIN, load_pickle, load_torch
+from colosseum.checkpoint.unpickle import DEFAULT, FOREIGN, PLAIN, SCALING, load_pickle, load_torch
 from colosseum.errors import RefusedInput
 from tests.checkpoint.payload import Touch
 
@@ -139,3 +139,8 @@ def test_other_archives_are_refused(tmp_path: Path) -> None:
             load_torch(path)
     with pytest.raises(RefusedInput, match=r"nowhere\.pt cannot be read: No such file"):
         load_torch(tmp_path / "nowhere.pt")
+
+
+def test_fp8_memory_as_megatron_core_writes_it_is_data() -> None:
+    """Its recipe is a class of megatron-core's own: a resume of an FP8 run on an H200 was refused over it."""
+    assert "megatron.core.extensions.transformer_engine.TEDelayedScaling" in SCALING
