@@ -50,6 +50,7 @@ TENSORS = (
     | _names("torch._utils", "_rebuild_tensor _rebuild_tensor_v2 _rebuild_parameter")
     | _names("torch.serialization", "_get_layout")
     | _names("torch.storage", "TypedStorage UntypedStorage _load_from_bytes")
+    | _names("megatron.core.safe_globals", "safe_load_from_bytes")  # what megatron-core 0.19 writes in its place
 )
 CHECKPOINT = (
     _names("torch.distributed.checkpoint.filesystem", "_StorageInfo _StoragePrefix")
@@ -223,4 +224,5 @@ def _storage(data: bytes) -> Any:
 _REPLACED: dict[str, Callable[..., Any]] = {
     "_codecs.encode": _latin1,
     "torch.storage._load_from_bytes": _storage,
+    "megatron.core.safe_globals.safe_load_from_bytes": _storage,
 }

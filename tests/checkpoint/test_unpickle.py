@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from colosseum.checkpoint.unpickle import DEFAULT, FOREIGN, PLAIN, SCALING, load_pickle, load_torch
 from colosseum.errors import RefusedInput
@@ -144,3 +145,11 @@ def test_other_archives_are_refused(tmp_path: Path) -> None:
 def test_fp8_memory_as_megatron_core_writes_it_is_data() -> None:
     """Its recipe is a class of megatron-core's own: a resume of an FP8 run on an H200 was refused over it."""
     assert "megatron.core.extensions.transformer_engine.TEDelayedScaling" in SCALING
+
+
+def test_a_tensor_in_a_pickle_as_megatron_core_0_19_writes_it() -> None:
+    tensor = torch.arange(3.0)
+    content = pickle.dumps(tensor, protocol=2).replace(
+        b"ctorch.storage\n_load_from_bytes\n", b"cmegatron.core.safe_globals\nsafe_load_from_bytes\n"
+    )
+    assert torch.equal(load_pickle(content, what="state", allow=DEFAULT), tensor)
