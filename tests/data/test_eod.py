@@ -102,10 +102,10 @@ def test_a_file_that_is_no_tokenizer_is_one_sentence(text: str, file: Path, cli:
 def test_a_panic_of_the_library_is_a_refusal(file: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A Rust panic is a BaseException and prints a trace of its own: 2^62 table rows are too many for it."""
     tokenizers = pytest.importorskip("tokenizers")
-    from colosseum.data.tokenizer import _refusing
+    from colosseum.data.tokenizer import refusing
 
     trainer = tokenizers.trainers.BpeTrainer(vocab_size=2**62, show_progress=False)
-    with pytest.raises(RefusedInput, match=r"cannot train: .*overflow"), _refusing("cannot train"):
+    with pytest.raises(RefusedInput, match=r"cannot train: .*overflow"), refusing("cannot train"):
         tokenizers.Tokenizer(tokenizers.models.BPE()).train_from_iterator(["a b"], trainer)
     assert capfd.readouterr().err == ""
 

@@ -136,7 +136,7 @@ def test_traps_of_yaml_1_1(house: Path) -> None:
 
 
 def test_unions_show_the_names_a_file_uses(house: Path) -> None:
-    assert refused(house, "task={kind: dpo, beta: -1}")["task.beta"].rule == "must be greater than 0"
+    assert refused(house, "task={kind: dpo, beta: -1}")["task.beta"].rule == "must be at least 1e-30"
     assert refused(house, "task.kind=dpoo")["task.kind"].nearest == ("dpo",)
     assert refused(house, "batch.mbs=x")["batch.mbs"].rule == "must be a whole number or must be auto"
     assert "out of scope" in refused(house, "model.num_moe_experts=8")["model.num_moe_experts"].rule
