@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,24 @@ def replacing(path: Path) -> Iterator[Path]:
         to_disk(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def folder_appearing(path: Path) -> Iterator[Path]:
+    """A temporary folder beside ``path`` for the block to fill; at its end it gets that name, which must be free.
+
+    If the block fails, nothing is left; after a kill, a folder whose name begins with a dot. The block brings its files
+    to disk.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    temporary.mkdir()
+    try:
+        yield temporary
+        to_disk(temporary)
+        temporary.rename(path)
+        to_disk(path.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def write_whole(path: Path, data: bytes) -> None:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from colosseum.recipe.schema import Recipe
+from colosseum.recipe.schema import Model, Recipe
 
 CHECKPOINT_SCHEMA: Literal["colosseum.checkpoint/2"] = "colosseum.checkpoint/2"
 """Those of /1 say less of their model."""
@@ -58,7 +58,11 @@ class ModelShape(Part):
     @classmethod
     def of(cls, recipe: Recipe) -> ModelShape:
         """What a checkpoint must agree with to be loaded into the recipe's model."""
-        model = recipe.model
+        return cls.of_model(recipe.model, recipe.batch.seq_length)
+
+    @classmethod
+    def of_model(cls, model: Model, seq_length: int) -> ModelShape:
+        """The same of a model, trained on sequences of a length."""
         learned = model.position_embedding_type == "learned_absolute"
         return cls(
             num_layers=model.num_layers,
@@ -68,7 +72,7 @@ class ModelShape(Part):
             num_query_groups=model.query_groups,
             vocab_size=model.vocab_size,
             tied_embeddings=model.tied_embeddings,
-            seq_length=recipe.batch.seq_length,
+            seq_length=seq_length,
             kv_channels=model.head_dim,
             activation_func=model.activation_func,
             gated_linear_unit=model.gated_linear_unit,
@@ -80,7 +84,7 @@ class ModelShape(Part):
             rotary_percent=None if learned else model.rotary_percent,
             rope_base=None if learned else model.rope_base,
             rope_scaling=None if learned else model.rope_scaling,
-            positions=(model.max_position_embeddings or recipe.batch.seq_length) if learned else None,
+            positions=(model.max_position_embeddings or seq_length) if learned else None,
         )
 
     def differences(self, wanted: ModelShape) -> list[str]:

@@ -1,4 +1,4 @@
-"""``colosseum checkpoint inspect|expand``."""
+"""``colosseum checkpoint inspect|expand|import|export``."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from colosseum.cli.checkpoint_hf import export, import_
 from colosseum.cli.output import Json, Runs, document, note, say
 
 app = typer.Typer(no_args_is_help=True)
+app.command("import")(import_)
+app.command()(export)
 What = Annotated[str, typer.Argument(metavar="RUN|CKPT", help="A run, RUN@STEP, or the path of a checkpoint.")]
 
 
 @app.callback()
 def _group() -> None:
-    """Inspect and grow checkpoints."""
+    """Inspect, grow, import and export checkpoints."""
 
 
 def _found(text: str, runs: Path | None) -> Path:

@@ -67,7 +67,7 @@ VERBS = (
         MACHINES,
     ),
     Verb("cluster", "colosseum.cli.cluster:app", "List and check clusters.", MACHINES),
-    Verb("checkpoint", "colosseum.cli.checkpoint:app", "Inspect and grow checkpoints.", DATA),
+    Verb("checkpoint", "colosseum.cli.checkpoint:app", "Inspect, grow, import and export checkpoints.", DATA),
     Verb("data", "colosseum.cli.data:app", "Prepare and check training data.", DATA),
 )
 

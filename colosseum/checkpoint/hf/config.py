@@ -1,0 +1,290 @@
+"""config.json of a Hugging Face model and our ``model`` section: what each says in the other's words. No torch, no I/O.
+
+transformers 5 writes ``rope_parameters`` and ``dtype``, transformers 4 wrote ``rope_theta``, ``rope_scaling``,
+``partial_rotary_factor`` and ``torch_dtype``: both are read, the newer names are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from colosseum.errors import Fault, RefusedInput
+from colosseum.recipe.schema import Model
+
+WHERE = "config.json"
+LLAMA3_OLD_CONTEXT = 8192
+LLAMA3_FACTORS = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+"""megatron-core's ``RotaryEmbedding._apply_scaling`` knows these only."""
+ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu": "gelu", "relu2": "squared_relu"}
+DTYPES = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp32"}
+"""float16 becomes fp32, which holds each of its numbers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """An architecture of transformers that the runtime computes."""
+
+    architecture: str
+    model_type: str
+    gated: bool
+    normalization: str
+    zero_centered: bool
+    epsilon: str
+    """Its name of the norms' epsilon."""
+    epsilon_default: float
+    activation: str
+    rotary_percent: float
+    """Where the config does not say."""
+
+
+FAMILIES = (
+    Family(
+        architecture="LlamaForCausalLM",
+        model_type="llama",
+        gated=True,
+        normalization="RMSNorm",
+        zero_centered=False,
+        epsilon="rms_norm_eps",
+        epsilon_default=1e-6,
+        activation="silu",
+        rotary_percent=1.0,
+    ),
+    Family(
+        architecture="MistralForCausalLM",
+        model_type="mistral",
+        gated=True,
+        normalization="RMSNorm",
+        zero_centered=False,
+        epsilon="rms_norm_eps",
+        epsilon_default=1e-6,
+        activation="silu",
+        rotary_percent=1.0,
+    ),
+    Family(
+        architecture="NemotronForCausalLM",
+        model_type="nemotron",
+        gated=False,
+        normalization="LayerNorm",
+        zero_centered=True,
+        epsilon="norm_eps",
+        epsilon_default=1e-5,
+        activation="relu2",
+        rotary_percent=0.5,
+    ),
+)
+NAMES = ", ".join(f.architecture for f in FAMILIES)
+
+
+def family_named(architecture: str) -> Family | None:
+    return next((f for f in FAMILIES if f.architecture == architecture), None)
+
+
+def read_config(config: Mapping[str, Any]) -> tuple[Family, Model]:
+    """The family and the model that a config.json describes.
+
+    Raises:
+        RefusedInput: another architecture, or something in it that the runtime does not compute; all faults at once.
+    """
+    family = _family(config)
+    faults = [*_not_computed(config, family)]
+    rope, more = _rope(config, family)
+    faults += more
+    values = {**_sizes(config, family), **rope}
+    missing = [k for k in ("num_layers", "hidden_size", "num_attention_heads", "vocab_size") if values[k] is None]
+    faults += [_fault(_THEIRS[key], None, "is missing") for key in missing]
+    if faults:
+        raise RefusedInput(faults)
+    try:
+        return family, Model(**values)
+    except ValidationError as error:
+        raise RefusedInput(
+            [_fault(_THEIRS.get(str(e["loc"][0]), str(e["loc"][0])), e["input"], f"{e['msg']}") for e in error.errors()]
+        ) from error
+
+
+_THEIRS = {
+    "num_layers": "num_hidden_layers",
+    "hidden_size": "hidden_size",
+    "num_attention_heads": "num_attention_heads",
+    "vocab_size": "vocab_size",
+    "ffn_hidden_size": "intermediate_size",
+    "num_query_groups": "num_key_value_heads",
+    "kv_channels": "head_dim",
+    "rope_base": "rope_theta",
+}
+
+
+def _fault(path: str, value: Any, rule: str, nearest: tuple[Any, ...] = ()) -> Fault:
+    return Fault(path=path, value=value, rule=rule, nearest=nearest, where=WHERE)
+
+
+def _family(config: Mapping[str, Any]) -> Family:
+    named = config.get("architectures") or []
+    name = str(named[0]) if isinstance(named, list) and named else ""
+    found = family_named(name) or next(
+        (f for f in FAMILIES if not name and f.model_type == config.get("model_type")), None
+    )
+    if found is None:
+        rule = f"is not read: {NAMES} are"
+        if name.startswith("Qwen"):
+            rule = (
+                f"has QKV biases or a norm of queries and keys, which the model section does not have; {NAMES} are read"
+            )
+        raise RefusedInput([_fault("architectures", name or config.get("model_type"), rule)])
+    return found
+
+
+def _not_computed(config: Mapping[str, Any], family: Family) -> list[Fault]:
+    faults = []
+    for key in ("attention_bias", "mlp_bias"):
+        if config.get(key):
+            faults.append(_fault(key, config[key], "biases in the linear layers are not read", (False,)))
+    if config.get("sliding_window") is not None:
+        rule = "attention in a sliding window is not computed: the model would see more than it was trained with"
+        faults.append(_fault("sliding_window", config["sliding_window"], rule, (None,)))
+    if config.get("quantization_config") is not None:
+        faults.append(_fault("quantization_config", "…", "quantized weights are not read: take the original model"))
+    activation = config.get("hidden_act", family.activation)
+    if activation not in ACTIVATIONS:
+        faults.append(_fault("hidden_act", activation, "is not computed", tuple(ACTIVATIONS)))
+    return faults
+
+
+def _sizes(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
+    activation = config.get("hidden_act", family.activation)
+    return {
+        "num_layers": config.get("num_hidden_layers"),
+        "hidden_size": config.get("hidden_size"),
+        "ffn_hidden_size": config.get("intermediate_size"),
+        "num_attention_heads": config.get("num_attention_heads"),
+        "num_query_groups": config.get("num_key_value_heads"),
+        "kv_channels": config.get("head_dim"),
+        "vocab_size": config.get("vocab_size"),
+        "activation_func": ACTIVATIONS.get(str(activation), "silu"),
+        "gated_linear_unit": family.gated,
+        "normalization": family.normalization,
+        "layernorm_zero_centered_gamma": family.zero_centered,
+        "layernorm_epsilon": float(config.get(family.epsilon, family.epsilon_default)),
+        "add_bias_linear": False,
+        "tied_embeddings": bool(config.get("tie_word_embeddings", False)),
+        "position_embedding_type": "rope",
+        "max_position_embeddings": config.get("max_position_embeddings"),
+        "attention_dropout": float(config.get("attention_dropout") or 0.0),
+        "init_method_std": float(config.get("initializer_range") or 0.02),
+    }
+
+
+# --- RoPE --------------------------------------------------------------------------------------------------------
+
+
+def _rope(config: Mapping[str, Any], family: Family) -> tuple[dict[str, Any], list[Fault]]:
+    """Fields of RoPE and what of it is not computed."""
+    place, told = "rope_parameters", config.get("rope_parameters")
+    if told is None:
+        place, told = "rope_scaling", config.get("rope_scaling")
+    told = told if isinstance(told, Mapping) else {}
+    base = told.get("rope_theta", config.get("rope_theta", 10000.0))
+    share = told.get("partial_rotary_factor", config.get("partial_rotary_factor", family.rotary_percent))
+    kind = str(told.get("rope_type") or told.get("type") or "default")
+    faults = []
+    if not isinstance(base, int | float) or base != int(base):
+        faults.append(_fault("rope_theta", base, "must be a whole number: megatron-core takes no other base"))
+    fields = {"rope_base": base, "rotary_percent": float(share), "rope_scaling": None}
+    if not faults:
+        fields["rope_base"] = int(base)
+    if kind == "llama3":
+        fields["rope_scaling"] = float(told.get("factor", 8.0))
+        wanted = {**LLAMA3_FACTORS, "original_max_position_embeddings": LLAMA3_OLD_CONTEXT}
+        for key, value in wanted.items():
+            if told.get(key, value) != value:
+                rule = "megatron-core computes RoPE of the kind llama3 with one value only"
+                faults.append(_fault(f"{place}.{key}", told[key], rule, (value,)))
+    elif kind != "default":
+        rule = "this kind of RoPE is not computed; default and llama3 are"
+        faults.append(_fault(f"{place}.rope_type", kind, rule, ("default", "llama3")))
+    return fields, faults
+
+
+# --- out ---------------------------------------------------------------------------------------------------------
+
+
+def family_of(model: Model, architecture: str | None = None) -> Family:
+    """The family that computes what ``model`` does: the one it came as, else the first that fits.
+
+    Raises:
+        RefusedInput: none does; with what stands against each.
+    """
+    against = {f.architecture: _against(model, f) for f in FAMILIES}
+    fitting = [f for f in FAMILIES if not against[f.architecture]]
+    if not fitting:
+        why = "; ".join(
+            f"{name}: {', '.join(found)}" for name, found in against.items() if name != "MistralForCausalLM"
+        )
+        raise RefusedInput(f"no architecture of transformers known here computes this model ({why})")
+    return next((f for f in fitting if f.architecture == architecture), fitting[0])
+
+
+def _against(model: Model, family: Family) -> list[str]:
+    wanted = {
+        "gated_linear_unit": family.gated,
+        "normalization": family.normalization,
+        "layernorm_zero_centered_gamma": family.zero_centered,
+        "add_bias_linear": False,
+        "position_embedding_type": "rope",
+    }
+    found = [f"needs {k} {v}" for k, v in wanted.items() if getattr(model, k) != v]
+    if family.rotary_percent == 1.0 and model.rotary_percent != 1.0:
+        found.append("needs rotary_percent 1.0")
+    return found
+
+
+def write_config(
+    family: Family, model: Model, *, seq_length: int, dtype: str, bos: int | None, eos: list[int]
+) -> dict[str, Any]:
+    """config.json of a model.
+
+    Args:
+        seq_length: the longest sequence where the model section does not say.
+        dtype: of the weights: bf16 or fp32.
+        eos: ids that end a text; empty = unknown.
+    """
+    rope: dict[str, Any] = {"rope_theta": float(model.rope_base), "rope_type": "default"}
+    if model.rope_scaling is not None:
+        rope |= {"rope_type": "llama3", "factor": model.rope_scaling, **LLAMA3_FACTORS}
+        rope["original_max_position_embeddings"] = LLAMA3_OLD_CONTEXT
+    if family.rotary_percent != 1.0:
+        rope["partial_rotary_factor"] = model.rotary_percent
+    activation = next(theirs for theirs, ours in ACTIVATIONS.items() if ours == model.activation_func)
+    config: dict[str, Any] = {
+        "architectures": [family.architecture],
+        "model_type": family.model_type,
+        "vocab_size": model.vocab_size,
+        "hidden_size": model.hidden_size,
+        "intermediate_size": model.ffn,
+        "num_hidden_layers": model.num_layers,
+        "num_attention_heads": model.num_attention_heads,
+        "num_key_value_heads": model.query_groups,
+        "head_dim": model.head_dim,
+        "hidden_act": activation,
+        family.epsilon: model.layernorm_epsilon,
+        "max_position_embeddings": model.max_position_embeddings or seq_length,
+        "initializer_range": model.init_method_std,
+        "attention_dropout": model.attention_dropout,
+        "tie_word_embeddings": model.tied_embeddings,
+        "rope_parameters": rope,
+        "bos_token_id": bos,
+        "eos_token_id": eos[0] if len(eos) == 1 else (eos or None),
+        "use_cache": True,
+        "dtype": {"bf16": "bfloat16", "fp32": "float32"}[dtype],
+    }
+    if family.model_type == "mistral":
+        config["sliding_window"] = None
+    else:
+        config |= {"attention_bias": False, "mlp_bias": False}
+    if "partial_rotary_factor" in rope:
+        config["partial_rotary_factor"] = model.rotary_percent  # readers of transformers 4 and vLLM look here
+    return config

@@ -1,0 +1,117 @@
+"""A checkpoint of ours → a Hugging Face folder. One tensor of ours is in memory at a time; the folder appears whole."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from colosseum.atomic import folder_appearing, to_disk
+from colosseum.checkpoint import folders
+from colosseum.checkpoint.hf import card, texts
+from colosseum.checkpoint.hf.config import family_of, write_config
+from colosseum.checkpoint.hf.importing import DTYPES
+from colosseum.checkpoint.hf.mapping import Part, parts
+from colosseum.checkpoint.hf.origin import origin_of
+from colosseum.checkpoint.hf.safefiles import BYTES, SHARD_BYTES, shards_of, write_shards
+from colosseum.checkpoint.hf.tensors import parted
+from colosseum.checkpoint.metadata import CheckpointMetadata
+from colosseum.checkpoint.torchdist import Tensors, read_index
+from colosseum.errors import EnvironmentFault, Fault, RefusedInput
+from colosseum.recipe.schema import Model
+from colosseum.units import format_bytes
+
+Progress = Callable[[int, int], None]
+"""Bytes of weights so far, and in all."""
+
+
+def export_hf(
+    checkpoint: Path,
+    out: Path,
+    *,
+    dtype: str | None = None,
+    shard_bytes: int = SHARD_BYTES,
+    progress: Progress | None = None,
+) -> list[str]:
+    """Writes the folder ``out``.
+
+    Args:
+        dtype: bf16 or fp32; None = that of the checkpoint's weights.
+
+    Returns:
+        What the folder lacks and a user should know.
+
+    Raises:
+        RefusedInput: the checkpoint is not finished or damaged, no architecture computes its model, ``out`` exists.
+        EnvironmentFault: the disk has not enough room.
+    """
+    if out.exists() or out.is_symlink():
+        raise RefusedInput([Fault(path="OUT", value=str(out), rule="already exists", where="command line")])
+    metadata = folders.read_metadata(checkpoint)
+    origin = origin_of(checkpoint, metadata)
+    family = family_of(origin.model, origin.architecture)
+    ours = list(parts(family, origin.model))
+    tensors = Tensors(read_index(checkpoint))
+    _check(tensors, ours, checkpoint)
+    dtype = dtype or metadata.dtype
+    chat = texts.Chat.of(origin)
+    shards = shards_of([pair for p in ours for pair in zip(p.names, p.shapes, strict=True)], dtype, shard_bytes)
+    size = sum(prod(shape) for s in shards for shape in s.shapes.values()) * BYTES[dtype]
+    out.parent.mkdir(parents=True, exist_ok=True)
+    if shutil.disk_usage(out.parent).free < size:
+        raise EnvironmentFault(f"{out.parent} has not the {format_bytes(size)} that the model takes")
+    _check_sums(checkpoint, metadata)
+    with folder_appearing(out) as temporary:
+        weights = _weights(tensors, ours, origin.model, DTYPES[dtype], lambda done: progress and progress(done, size))
+        write_shards(temporary, shards, dtype, weights)
+        config = write_config(
+            family,
+            origin.model,
+            seq_length=metadata.model.seq_length,
+            dtype=dtype,
+            bos=chat.bos,
+            eos=list(chat.eos),
+        )
+        (temporary / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+        texts.write(temporary, origin, chat)
+        text = card.text(origin, metadata, family, dtype, chat)
+        (temporary / "README.md").write_text(text, encoding="utf-8")
+        for path in temporary.iterdir():
+            to_disk(path)
+    return list(chat.notes)
+
+
+def _check(tensors: Tensors, ours: list[Part], checkpoint: Path) -> None:
+    missing = [p for p in ours if not tensors.has(p.key, p.layer)]
+    if missing:
+        first = missing[0]
+        layer = "" if first.layer is None else f" of layer {first.layer}"
+        raise RefusedInput(f"{checkpoint} holds no {first.key}{layer} ({len(missing):,} tensors are missing)")
+
+
+def _check_sums(checkpoint: Path, metadata: CheckpointMetadata) -> None:
+    """Every file is what was written: damage is not handed on.
+
+    Raises:
+        RefusedInput: a file was changed since.
+    """
+    found = folders.checksums(checkpoint, sorted(metadata.files))
+    if changed := [name for name, total in found.items() if total != metadata.files[name]]:
+        raise RefusedInput(f"{checkpoint} is damaged: {', '.join(changed[:3])} changed since it was written")
+
+
+def _weights(
+    tensors: Tensors, ours: list[Part], model: Model, dtype: torch.dtype, done: Callable[[int], Any]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    written = 0
+    for part in ours:
+        tensor = tensors.get(part.key, part.layer).to(dtype)
+        for name, found in zip(part.names, parted(part, tensor, model), strict=True):
+            written += found.nbytes
+            yield name, found
+        done(written)

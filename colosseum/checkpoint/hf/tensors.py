@@ -1,0 +1,42 @@
+"""Joining Hugging Face tensors into ours and parting ours again: moves of rows, no arithmetic, so both ways are exact.
+
+Legend: H hidden, N heads, G KV groups, D channels of a head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from colosseum.checkpoint.hf.mapping import Part
+from colosseum.recipe.schema import Model
+
+
+def joined(part: Part, tensors: Sequence[Tensor], model: Model) -> Tensor:
+    """Our tensor of ``part``, without the axis of the layers."""
+    if part.how == "qkv":
+        groups, d = model.query_groups, model.head_dim
+        by_group = [t.reshape(groups, -1, d, t.size(-1)) for t in tensors]
+        return torch.cat(by_group, dim=1).reshape(-1, tensors[0].size(-1))
+    if part.how == "gate_up":
+        return torch.cat(list(tensors))
+    if part.how == "vocabulary":
+        rows = model.padded_vocab(1) - model.vocab_size
+        return torch.nn.functional.pad(tensors[0], (0, 0, 0, rows)) if rows else tensors[0]
+    return tensors[0]
+
+
+def parted(part: Part, tensor: Tensor, model: Model) -> list[Tensor]:
+    """The Hugging Face tensors of ``part``."""
+    if part.how == "qkv":
+        groups, d = model.query_groups, model.head_dim
+        each = model.num_attention_heads // groups
+        blocks = tensor.reshape(groups, each + 2, d, tensor.size(-1))
+        return [b.reshape(-1, tensor.size(-1)) for b in blocks.split([each, 1, 1], dim=1)]
+    if part.how == "gate_up":
+        return list(tensor.chunk(2))
+    if part.how == "vocabulary":
+        return [tensor[: model.vocab_size]]
+    return [tensor]

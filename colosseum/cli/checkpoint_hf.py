@@ -1,0 +1,127 @@
+"""``colosseum checkpoint import hf`` and ``export hf``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from colosseum.cli.output import Cluster, Json, Runs, document, say, warn
+
+IMPORT_SCHEMA, EXPORT_SCHEMA = "colosseum.checkpoint-import/1", "colosseum.checkpoint-export/1"
+Format = Annotated[Literal["hf"], typer.Argument(metavar="hf", help="hf: a Hugging Face folder.", show_default=False)]
+Dtype = Annotated[
+    Literal["bf16", "fp32"] | None, typer.Option("--dtype", help="Of the weights written. Default: as they are.")
+]
+
+
+def import_(
+    kind: Format,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder with config.json and *.safetensors.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Checkpoint folder to write.")],
+    recipe_out: Annotated[
+        Path | None, typer.Option("--recipe-out", metavar="FILE", help="Also write an SFT recipe of the model.")
+    ] = None,
+    dtype: Dtype = None,
+    as_json: Json = False,
+) -> None:
+    """Turn a Hugging Face model into a checkpoint that `checkpoint.from=OUT checkpoint.load=[weights]` begins from.
+
+    Llama, Mistral (without sliding window) and Nemotron, with their tokenizer. OUT appears whole or not at all.
+    """
+    from colosseum.checkpoint.hf.recipe import sft_recipe
+    from colosseum.checkpoint.hf.source import read_folder
+    from colosseum.errors import Fault, RefusedInput
+
+    if recipe_out is not None:
+        if recipe_out.exists():
+            rule = "already exists; give another name"
+            raise RefusedInput([Fault(path="--recipe-out", value=str(recipe_out), rule=rule, where="command line")])
+        if recipe_out.suffix not in (".yaml", ".yml"):
+            rule = "a recipe's file ends in .yaml"
+            raise RefusedInput([Fault(path="--recipe-out", value=str(recipe_out), rule=rule, where="command line")])
+        if read_folder(folder).tokenizer is None:
+            rule = f"{folder} has no tokenizer that names the end of a text: a recipe without one trains on no text"
+            raise RefusedInput([Fault(path="--recipe-out", value=str(recipe_out), rule=rule, where="command line")])
+    _needs_torch()
+    from colosseum.checkpoint.hf.importing import import_hf
+
+    source = import_hf(folder, out, dtype=dtype, progress=_progress("imported"))
+    if recipe_out is not None:
+        with recipe_out.open("x", encoding="utf-8") as stream:
+            stream.write(sft_recipe(out))
+    if as_json:
+        recipe = None if recipe_out is None else str(recipe_out)
+        result = {"checkpoint": str(out), "architecture": source.family.architecture, "recipe": recipe}
+        document({"schema": IMPORT_SCHEMA, **result, "dtype": dtype or source.dtype})
+        return
+    say(f"{out}: {source.family.architecture}, {source.model.num_layers} layers, {dtype or source.dtype}")
+    if recipe_out is None:
+        say(f"begin from it: checkpoint.from={out} checkpoint.load=[weights]")
+    else:
+        say(f"next: colosseum plan {recipe_out}, then colosseum align sft {recipe_out} data.train=FILE")
+
+
+def export(
+    kind: Format,
+    source: Annotated[
+        str, typer.Argument(metavar="RUN[@STEP]|CHECKPOINT", help="A run (its newest checkpoint) or a folder.")
+    ],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to write.")],
+    dtype: Dtype = None,
+    runs: Runs = None,
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> None:
+    """Turn a checkpoint into a Hugging Face folder: weights, config, tokenizer, chat template, model card."""
+    checkpoint = _checkpoint(source, runs, cluster)
+    _needs_torch()
+    from colosseum.checkpoint.hf.exporting import export_hf
+
+    notes = export_hf(checkpoint, out, dtype=dtype, progress=_progress("exported"))
+    if as_json:
+        document({"schema": EXPORT_SCHEMA, "folder": str(out), "checkpoint": str(checkpoint), "notes": notes})
+        return
+    say(f"{out}: from {checkpoint}")
+    warn(notes)
+
+
+def _checkpoint(source: str, runs: Path | None, cluster: str | None) -> Path:
+    """The checkpoint folder that a word names."""
+    from colosseum.checkpoint.inspect import find
+    from colosseum.launch.submit import find_run, runs_root
+    from colosseum.recipe.load import load_cluster
+
+    return find(source, lambda name: find_run(name, runs_root(runs, load_cluster(cluster))))
+
+
+def _needs_torch() -> None:
+    from importlib.util import find_spec
+
+    from colosseum.errors import EnvironmentFault
+
+    if missing := [name for name in ("torch", "safetensors", "xxhash") if find_spec(name) is None]:
+        raise EnvironmentFault(f"weights are read with {', '.join(missing)}: pip install 'colosseum[train]'")
+
+
+def _progress(word: str) -> Callable[[int, int], None] | None:
+    """A line on a terminal, at most ten times a second."""
+    import time
+
+    from colosseum.units import format_bytes
+
+    if not sys.stderr.isatty():
+        return None
+    last = 0.0
+
+    def show(done: int, total: int) -> None:
+        nonlocal last
+        if (now := time.monotonic()) - last > 0.1:
+            last = now
+            sys.stderr.write(f"\r{word} {format_bytes(done)} of {format_bytes(total)}\033[K\r")
+            sys.stderr.flush()
+
+    return show
