@@ -190,6 +190,7 @@ def _metadata(source: HfModel, out: Path, dtype: str, seconds: float) -> Checkpo
         dtype=dtype,
         fp8="none",
         sharded_optimizer=False,
+        has_optimizer=False,
         tokens_by_source={},
         sample_order="",
         recipe_hash="",
