@@ -59,13 +59,13 @@ def export_hf(
     tensors = Tensors(read_index(checkpoint))
     _check(tensors, ours, checkpoint)
     dtype = dtype or metadata.dtype
+    _check_sums(checkpoint, metadata)
     chat = texts.Chat.of(origin)
     shards = shards_of([pair for p in ours for pair in zip(p.names, p.shapes, strict=True)], dtype, shard_bytes)
     size = sum(prod(shape) for s in shards for shape in s.shapes.values()) * BYTES[dtype]
     out.parent.mkdir(parents=True, exist_ok=True)
     if shutil.disk_usage(out.parent).free < size:
         raise EnvironmentFault(f"{out.parent} has not the {format_bytes(size)} that the model takes")
-    _check_sums(checkpoint, metadata)
     with folder_appearing(out) as temporary:
         weights = _weights(tensors, ours, origin.model, DTYPES[dtype], lambda done: progress and progress(done, size))
         write_shards(temporary, shards, dtype, weights)

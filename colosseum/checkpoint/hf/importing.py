@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from importlib import metadata as packages
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -64,8 +64,7 @@ def import_hf(
     if shutil.disk_usage(out.parent).free < size:
         raise EnvironmentFault(f"{out.parent} has not the {format_bytes(size)} that the checkpoint takes")
     start = time.monotonic()
-    with folder_appearing(out) as temporary:
-        writer = _Writer(temporary, file_bytes)
+    with folder_appearing(out) as temporary, _Writer(temporary, file_bytes) as writer:
         _write_tensors(source, writer, DTYPES[dtype], lambda done: progress and progress(done, size))
         writer.close(DTYPES[dtype])
         _write_rest(source, temporary, out)
@@ -94,6 +93,13 @@ class _Writer:
         self._file: Any = None
         self._at = 0
         self.total = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
 
     def tensor(self, key: str, tensor: torch.Tensor, layer: int | None, layers: int) -> None:
         """A whole tensor, or that of one layer in the stack of ``layers``."""
