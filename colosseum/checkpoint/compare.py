@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from colosseum.checkpoint.metadata import CheckpointMetadata, ModelShape
-from colosseum.recipe.rules_base import Facts
 from colosseum.recipe.schema import Recipe
 
 
@@ -15,12 +14,8 @@ def load_faults(recipe: Recipe, found: CheckpointMetadata, what: tuple[str, ...]
         faults.append(f"a model grows by `colosseum checkpoint expand`, not by a load: {shape.num_layers} layers")
     if "optimizer" in what and not found.has_optimizer:
         faults.append("the checkpoint holds weights only: checkpoint.load=[weights] loads them")
-    elif "optimizer" in what:
-        if Facts.of(recipe).sharded_optimizer not in (None, found.sharded_optimizer):
-            held = "is" if found.sharded_optimizer else "is not"
-            faults.append(f"the checkpoint's optimizer {held} distributed and the recipe's is otherwise")
-        if found.dtype != recipe.precision.dtype:
-            faults.append(f"the checkpoint is {found.dtype} and the recipe {recipe.precision.dtype}: load weights only")
+    elif "optimizer" in what and found.dtype != recipe.precision.dtype:
+        faults.append(f"the checkpoint is {found.dtype} and the recipe {recipe.precision.dtype}: load weights only")
     return faults
 
 

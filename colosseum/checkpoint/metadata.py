@@ -143,7 +143,7 @@ class CheckpointMetadata(Part):
     dtype: str
     fp8: str
     sharded_optimizer: bool
-    """Whether the distributed optimizer wrote its states: the two kinds cannot read each other's."""
+    """Whether the distributed optimizer wrote its states: a load into the other kind converts them."""
     tokens_by_source: dict[str, int]
     sample_order: str
     """Identity of the order that ``consumed_samples`` is a position in."""

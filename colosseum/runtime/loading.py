@@ -24,7 +24,7 @@ from colosseum.checkpoint import folders
 from colosseum.checkpoint.compare import load_faults
 from colosseum.checkpoint.metadata import CheckpointMetadata, Layout
 from colosseum.errors import RefusedInput
-from colosseum.runtime import optimizer, reading
+from colosseum.runtime import optimizer, optimizer_kinds, reading
 from colosseum.runtime.failures import ConfigFailure, causes_of
 from colosseum.runtime.model import unwrapped
 from colosseum.runtime.state import CONTENT, State, Training, layout_of, model_key, model_state, restore_rng, rng_state
@@ -60,7 +60,7 @@ def load(training: Training, folder: Path, metadata: CheckpointMetadata, what: t
     if faults := load_faults(training.recipe, metadata, what):
         raise ConfigFailure(f"{folder}: {'; '.join(faults)}")
     contents = _wanted(training, metadata, what)
-    _check_keys(folder, contents, what)
+    _check_keys(folder, contents, what, _unread(training, metadata))
     strategy = get_default_load_sharded_strategy(str(folder))
     if parallel_state.get_data_parallel_world_size(with_context_parallel=True) > 1:
         # One replica reads and passes on: thousands of ranks do not all read the same files.
@@ -71,7 +71,10 @@ def load(training: Training, folder: Path, metadata: CheckpointMetadata, what: t
     _take_weights(training, folder, found)
     if "optimizer" in what:
         rates = optimizer.rates(training.optimizer)
-        training.optimizer.load_state_dict(found["optimizer"])
+        state = found["optimizer"]
+        if kinds := _other_kind(training, metadata):
+            state = optimizer_kinds.as_own_kind(training.optimizer, state, **kinds)
+        training.optimizer.load_state_dict(state)
         optimizer.restore_rates(training.optimizer, rates)
         optimizer.mend_after_loading(training.optimizer)
         # It counts in samples, and a fork's steps may have more of them: the step says where the rates go on.
@@ -94,21 +97,37 @@ def _wanted(training: Training, metadata: CheckpointMetadata, what: tuple[str, .
     if "optimizer" in what:
         optimizer.prepare_for_loading(training.optimizer)
         contents["optimizer"] = training.optimizer.sharded_state_dict(contents, is_loading=True, metadata=dict(CONTENT))
+        if kinds := _other_kind(training, metadata):
+            optimizer_kinds.ask_other_kind(contents["optimizer"], **kinds)
         contents["schedule"] = training.schedule.state_dict()
     if "rng" in what and _tp_pp(metadata.layout) == _tp_pp(layout_of(training.recipe)):
         contents["rng"] = rng_state()
     return contents
 
 
-def _check_keys(folder: Path, contents: dict[str, Any], what: tuple[str, ...]) -> None:
-    """The checkpoint holds all that is asked for, and nothing of those parts that nobody asks for.
+def _other_kind(training: Training, metadata: CheckpointMetadata) -> dict[str, bool]:
+    """How to read the state of the other kind of optimizer (distributed or not); empty: it is of this kind."""
+    sharded = optimizer.is_sharded(training.recipe)
+    if sharded == metadata.sharded_optimizer:
+        return {}
+    return {"to_sharded": sharded, "fp32": metadata.dtype == "fp32"}
+
+
+def _unread(training: Training, metadata: CheckpointMetadata) -> tuple[str, ...]:
+    """Beginnings of keys that nobody asks for, rightly: weights that the distributed optimizer holds once more."""
+    kinds = _other_kind(training, metadata)
+    return (optimizer_kinds.DISTRIBUTED,) if kinds and kinds["fp32"] and not kinds["to_sharded"] else ()
+
+
+def _check_keys(folder: Path, contents: dict[str, Any], what: tuple[str, ...], unread: tuple[str, ...]) -> None:
+    """The checkpoint holds all that is asked for, and nothing of those parts that nobody asks for but ``unread``.
 
     Raises:
         ConfigFailure: names some of either.
         RefusedInput: its ``.metadata`` holds more than data (inside a load, torch hides why).
     """
     stored = FileSystemReader(str(folder)).read_metadata().state_dict_metadata
-    held = {name.partition("/shard_")[0] for name in stored}
+    held = {name.partition("/shard_")[0] for name in stored if not name.startswith(unread)}
     mine = {value.key for value in nested_values(contents) if isinstance(value, ShardedBase)}
     everyone: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, mine)

@@ -165,7 +165,7 @@ def parent(tmp_path: Path) -> tuple[RunDir, Recipe]:
 
 
 def test_a_gate_lets_the_right_checkpoint_through(tmp_path: Path, parent: tuple[RunDir, Recipe]) -> None:
-    _save(*parent)
+    _save(*parent, sharded_optimizer=False)  # the child's is: a load converts it
     run, _ = _run(tmp_path, "child", "checkpoint.from=run:parent", "batch.seq_length=512")
     verdict = judge(run)
     assert verdict.faults == ()
@@ -180,7 +180,6 @@ def test_a_gate_lets_the_right_checkpoint_through(tmp_path: Path, parent: tuple[
     [
         ({"step": 15}, (), "of step 15, not of its last step 20"),
         ({"dtype": "bf16"}, (), "the checkpoint is bf16 and the recipe fp32: load weights only"),
-        ({"sharded_optimizer": False}, (), "optimizer is not distributed and the recipe's is otherwise"),
         ({"tokens_by_source": {"english": 1}}, (), "disagree on the tokens of step 20"),
         ({}, ("model.num_layers=6",), "num_layers 4 (the recipe says 6)"),
         ({}, ("model.num_layers=6",), "a model grows by `colosseum checkpoint expand`"),
