@@ -20,6 +20,7 @@ def main(jobs_file: str) -> None:
 
     from colosseum.checkpoint.folders import read_metadata
     from colosseum.recipe.schema import Recipe
+    from colosseum.rundir import RunDir
     from colosseum.runtime import job, loading, parallel
 
     def logits(chunk: Any, ids: list[int]) -> Any:
@@ -36,7 +37,7 @@ def main(jobs_file: str) -> None:
         else:
             parallel.form_groups(recipe)
             parallel.seed(recipe)
-        training = job._build(recipe, 8)
+        training = job._build(RunDir(Path(entry["out"]).parent), recipe, 8)
         folder = Path(recipe.checkpoint.source)
         loading.load(training, folder, read_metadata(folder), ("weights",))
         (chunk,) = training.model
