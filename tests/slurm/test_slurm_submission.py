@@ -107,6 +107,7 @@ def test_a_secret_by_reference_reaches_the_ranks_or_stops_the_job(
     monkeypatch.delenv("SITE", raising=False)
     with pytest.raises(RefusedInput, match="is not set: export it"):
         start(run, recipe, SlurmScheduler())
+    run.logs.mkdir()  # `start` makes it, and refused
     slurm.submit(run.root, f"--chdir={run.root}", "bundle/job.sbatch")
     outcome = until(lambda: run.attempt(0).read_outcome())
     assert (outcome["kind"], outcome["retry"]) == ("config_error", False)
