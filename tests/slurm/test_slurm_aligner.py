@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from colosseum.cli.main import main
+from colosseum.data.indexed import write_dataset
 from colosseum.launch import submit
 from colosseum.rundir import RunDir
 from tests.slurm.conftest import DevSlurm
@@ -39,6 +40,9 @@ def house(slurm: DevSlurm, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         (root / "data" / name).touch()
     (root / "data/tokenizer").mkdir()
     shutil.copy(SMALL, root / "data/tokenizer/nemotron_2_256k.model")
+    end = {"id": 0, "content": "</s>", "special": True}
+    words = {"added_tokens": [end], "model": {"type": "BPE", "vocab": {"</s>": 0}, "merges": []}}
+    (root / "data/tokenizer/tokenizer.json").write_text(json.dumps(words))
     cluster = {
         "name": "site",
         "scheduler": "slurm",
@@ -118,10 +122,13 @@ def test_slurm_a_job_without_its_image_ends_with_one_sentence(
 def test_slurm_takes_the_whole_355b_chain_through_nemo1(
     house: Path, slurm: DevSlurm, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    sources = ("multilingual", "english", "code", "domain")
-    for name in (*(f"cpt/{s}.{end}" for s in sources for end in ("bin", "idx")), "checkpoints/nemotron-4-340b-base"):
-        (house / "data" / name).parent.mkdir(exist_ok=True)
-        (house / "data" / name).touch()
+    for folder in ("cpt", "checkpoints"):
+        (house / "data" / folder).mkdir(exist_ok=True)
+    for source in ("multilingual", "english", "code", "domain"):
+        with write_dataset(house / "data/cpt" / source, 256_000, force=True) as writer:
+            for _ in range(200):  # of these, the validation's 1% fills a sequence of 16K
+                writer.add_document([7] * 20_000)
+    (house / "data/checkpoints/nemotron-4-340b-base").touch()
     # On hold: Slurm 22.05 takes no more jobs for nodes that it has asked to wake, and ghosts never do.
     words = ("engine=nemo1", "cluster.slurm.partition=full", "cluster.slurm.extra=[--hold]", "resources.vboost=false")
     assert main(["campaign", "run", "colosseum-355b", *words, "--cluster", "site"]) == 0

@@ -113,7 +113,7 @@ def test_slurm_training_is_stopped_and_goes_on(house: Path, alone: RunDir) -> No
         status = colosseum(house, "jobs", "status", run.root.name)
         assert "running" in status
         assert "of 24" in status
-        assert "saves, ends and starts again" in colosseum(house, "jobs", "requeue", run.root.name)
+        assert "saves, stops and restarts" in colosseum(house, "jobs", "requeue", run.root.name)
         until(lambda: "asked to stop" in log(run))
     until_ended(run, ENDS_S)
     assert_as_if_nothing_had_happened(run, alone)
@@ -160,7 +160,7 @@ def test_slurm_campaign_is_chained_and_resumed(house: Path) -> None:
     assert "num_layers 4 (the recipe says 6)" in grown["reason"]
     gate = RunDir(Path(fp8["run"])).gate
     verdict = json.loads(gate.read_text())
-    assert verdict["notes"] == ["sequence length 256 → 128"]
+    assert verdict["notes"] == ["seq_length 256 → 128"]
     (ancestor,) = verdict["lineage"]
     assert (ancestor["run"], ancestor["step"]) == (Path(base["run"]).name, 4)
     assert ancestor["consumed_tokens"] == 4 * 16 * 256
@@ -192,7 +192,7 @@ def test_slurm_sweep_is_an_array_whose_points_survive_alone(house: Path, alone: 
     os.kill(rank_process(killed, 1), signal.SIGKILL)
     until_step(asked, SAVE_EVERY + 1)
     with held(asked):
-        assert "saves, ends and starts again" in colosseum(house, "jobs", "requeue", asked.root.name)
+        assert "saves, stops and restarts" in colosseum(house, "jobs", "requeue", asked.root.name)
         until(lambda: "asked to stop" in log(asked))
     for run in (killed, asked, last):
         assert until_ended(run, ENDS_S).word == "complete", log(run)
