@@ -1,25 +1,24 @@
 """Files that others may have written, read with bounds: regular files only, so many bytes, values of the right type.
 
 A run folder is shared: a named pipe, a file of a terabyte, a byte that is no UTF-8, or JSON of a thousand levels must
-not hang or end the command that lists all runs. Standard library only.
+not hang or end the command that lists all runs. What the bytes mean is said by ``records.py``.
 """
 
 from __future__ import annotations
 
-import json
-import math
+import errno
 import os
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from colosseum import records
+from colosseum.records import parse_object
 
 MAX_JSON = 1 << 24
 """Bytes of a JSON document of ours; the plan of a large job has 100 kB."""
 MAX_LINE = 1 << 26
 """Bytes of one line: a ledger's line may hold the sample ids of a thousand steps."""
-MAX_NUMBER = 10**15
-MAX_TEXT = 4096
 _BLOCK = 1 << 20
 
 
@@ -35,15 +34,12 @@ def open_regular(path: Path) -> BinaryIO:
         Unreadable: it is no regular file, or may not be read.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        return records.open_regular(path)
     except (FileNotFoundError, NotADirectoryError):
         raise FileNotFoundError(path) from None
     except OSError as error:
-        raise Unreadable(f"{path.name} cannot be read: {error.strerror}") from error
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise Unreadable(f"{path.name} is no regular file")
-    return os.fdopen(descriptor, "rb")
+        why = "is no regular file" if error.errno == errno.EINVAL else f"cannot be read: {error.strerror}"
+        raise Unreadable(f"{path.name} {why}") from error
 
 
 def read_bytes(path: Path, limit: int = MAX_JSON) -> bytes:
@@ -72,15 +68,6 @@ def read_object(path: Path, limit: int = MAX_JSON) -> dict[str, Any]:
     if found is None:
         raise Unreadable(f"{path.name} holds no JSON object")
     return found
-
-
-def parse_object(data: bytes) -> dict[str, Any] | None:
-    """A JSON object, or None: no UTF-8, no JSON, too deep, or something else."""
-    try:
-        found = json.loads(data)
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
 
 
 def rows(path: Path, holding: bytes = b"") -> Iterator[dict[str, Any]]:
@@ -118,20 +105,3 @@ def tail(path: Path, limit: int) -> list[bytes]:
     with file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - limit))
         return file.read(limit).splitlines(keepends=True)
-
-
-def number(value: Any) -> float | None:
-    """A finite number, else None; true and false are none."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e300:
-        return None
-    return float(value) if math.isfinite(value) else None
-
-
-def whole(value: Any) -> int | None:
-    """A count from 0 to 10^15, else None."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_NUMBER else None
-
-
-def text(value: Any) -> str:
-    """A text, cut at ``MAX_TEXT`` characters; empty where it is none."""
-    return value[:MAX_TEXT] if isinstance(value, str) else ""

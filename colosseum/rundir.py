@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import secrets
 from collections.abc import Iterator
@@ -13,9 +11,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from colosseum.reading import Unreadable, read_object, rows, text, whole
+from colosseum import records
+from colosseum.reading import Unreadable, read_bytes, rows
+from colosseum.records import CHECKPOINT_MARK as CHECKPOINT_MARK
+from colosseum.records import LATEST_FILE as LATEST_FILE
+from colosseum.records import Outcome, whole
+from colosseum.records import saved_steps as saved_steps
 
-OUTCOME_KINDS = ("completed", "saved", "data_error", "numeric_error", "config_error", "hang", "crash")
 OutcomeKind = Literal["completed", "saved", "data_error", "numeric_error", "config_error", "hang", "crash"]
 
 EXIT_COMPLETE = 0
@@ -157,54 +159,17 @@ class AttemptDir:
         reason: str,
     ) -> bool:
         """Writes outcome.json; the first writer wins. True if this call wrote it."""
-        line = {
-            "kind": kind,
-            "retry": retry,
-            "step": step,
-            "last_saved_step": last_saved_step,
-            "rank": rank,
-            "reason": reason,
-        }
-        # A complete temporary file linked to its name: a reader never sees half a document, and link() is exclusive.
-        temporary = self.root / f".outcome-{os.getpid()}-{secrets.token_hex(4)}"
-        with temporary.open("x") as file:
-            json.dump(line, file)
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            os.link(temporary, self.outcome)
-            return True
-        except FileExistsError:
-            return False
-        finally:
-            temporary.unlink()
+        return records.write_first(self.outcome, Outcome(kind, retry, step, last_saved_step, rank, reason).to_line())
 
-    def read_outcome(self) -> dict[str, Any] | None:
-        """outcome.json as far as it is one: kind, retry, step, last_saved_step, rank and reason; None if there is none.
-
-        One that is damaged is a crash whose reason says so, for what the ranks said is lost.
-        """
+    def read_outcome(self) -> Outcome | None:
+        """What outcome.json says; None if there is none. One that is damaged is a crash whose reason says so."""
         try:
-            found = read_object(self.outcome)
-            if found.get("kind") not in OUTCOME_KINDS:
-                raise Unreadable("outcome.json holds no kind of outcome that is known")
+            found = Outcome.from_line(read_bytes(self.outcome))
         except FileNotFoundError:
             return None
         except Unreadable as error:
-            nothing = {"step": 0, "last_saved_step": None, "rank": None}
-            return {"kind": "crash", "retry": True, **nothing, "reason": f"nobody knows how it ended: {error}"}
-        return {
-            "kind": found["kind"],
-            "retry": found.get("retry") is True,
-            "step": whole(found.get("step")) or 0,
-            "last_saved_step": whole(found.get("last_saved_step")),
-            "rank": whole(found.get("rank")),
-            "reason": text(found.get("reason")),
-        }
-
-
-CHECKPOINT_MARK = "colosseum.json"
-LATEST_FILE = "latest_checkpointed_iteration.txt"
+            return Outcome.damaged(str(error))
+        return found or Outcome.damaged(f"{self.outcome.name} holds no outcome")
 
 
 def checkpoint_folder(checkpoints: Path, step: int) -> Path:
@@ -212,22 +177,9 @@ def checkpoint_folder(checkpoints: Path, step: int) -> Path:
     return checkpoints / f"iter_{step:07d}"
 
 
-def saved_steps(checkpoints: Path) -> list[int]:
-    """Steps with a finished checkpoint (its colosseum.json is written last), ascending."""
-    found = (p for p in checkpoints.glob("iter_*") if _NUMBER.fullmatch(p.name.removeprefix("iter_")))
-    return sorted(int(p.name.removeprefix("iter_")) for p in found if (p / CHECKPOINT_MARK).is_file())
-
-
 def append_line(path: Path, row: dict[str, Any]) -> None:
     """Appends one JSON line with one write(), so that lines of two writers never mix."""
-    data = (json.dumps(row, allow_nan=False, separators=(",", ":")) + "\n").encode()
-    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    try:
-        written = os.write(fd, data)
-    finally:
-        os.close(fd)
-    if written != len(data):
-        raise OSError(f"{path}: only {written} of {len(data)} bytes of a line were written; is the disk full?")
+    records.append(path, records.line_of(row))
 
 
 def read_lines(path: Path, holding: bytes = b"") -> Iterator[dict[str, Any]]:

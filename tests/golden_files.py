@@ -18,7 +18,7 @@ from colosseum.bundle import PLAN, RECIPE, to_yaml
 from colosseum.engines.planned import resolved
 from colosseum.engines.registry import engine_of
 from colosseum.errors import RefusedInput
-from colosseum.launch.compile import compile_bundle
+from colosseum.launch.compile import compile_bundle, library
 from colosseum.launch.inputs import anchored
 from colosseum.planning.resolve import apply_layout, resolve
 from colosseum.recipe.load import load, shipped_recipes
@@ -40,7 +40,7 @@ def bundle_files(recipe: Recipe) -> Mapping[str, bytes]:
         compiled = compile_bundle(apply_layout(recipe, resolve(recipe).layout), resolve(recipe))
     except RefusedInput as refused:  # an engine that does not render yet, or cannot run this recipe
         return {"refusal.txt": f"{refused}\n".encode()}
-    known = (RECIPE, PLAN, "engine/start.py")  # the last is a copy of a file of ours
+    known = (RECIPE, PLAN, "engine/start.py", *library())  # copies of files of ours
     names = [name for name in compiled.files if name not in known]
     return {f"bundle/{name}": compiled.files[name] for name in names}
 

@@ -23,6 +23,7 @@ from colosseum.launch.submit import launch, start
 from colosseum.monitor.logs import last_lines
 from colosseum.monitor.progress import progress_line
 from colosseum.recipe.schema import Recipe
+from colosseum.records import Outcome
 from colosseum.rundir import RunDir
 from colosseum.terminal import clean, one_line
 from colosseum.units import format_duration
@@ -93,17 +94,17 @@ def report(
     again = f"colosseum {'train' if recipe.task.kind == 'cpt' else 'align'} {recipe.task.kind} --from {run.root}"
     failure = _failure(run, submission, outcome, again)
     if as_json:
-        document({**result, "outcome": outcome})
+        document({**result, "outcome": outcome._asdict() if outcome else None})
     if failure is not None:
         if not as_json:
             raise RunFailed(failure)
         note(f"error: {failure}")
         raise typer.Exit(RunFailed.exit_code)
-    if outcome is not None and outcome["kind"] == "saved":
-        progress.say(f"stopped at step {outcome['step']}, saved at {outcome['last_saved_step']}")
+    if outcome is not None and outcome.kind == "saved":
+        progress.say(f"stopped at step {outcome.step}, saved at {outcome.last_saved_step}")
         progress.say(f"to resume: {again}")
         raise typer.Exit(EXIT_INTERRUPTED)
-    progress.say(f"complete at step {outcome['step'] if outcome else '?'}: {run.root}")
+    progress.say(f"complete at step {outcome.step if outcome else '?'}: {run.root}")
 
 
 def say_seconds() -> None:
@@ -146,23 +147,23 @@ class Progress:
             self.say(text)
 
 
-def _outcome(run: RunDir, submission: Submission) -> dict[str, Any] | None:
+def _outcome(run: RunDir, submission: Submission) -> Outcome | None:
     attempt = attempt_of(run, submission.job_id)
     return None if attempt is None else attempt.read_outcome()
 
 
-def _failure(run: RunDir, submission: Submission, outcome: Mapping[str, Any] | None, again: str) -> str | None:
+def _failure(run: RunDir, submission: Submission, outcome: Outcome | None, again: str) -> str | None:
     """Why the run failed, with the last lines of the log that tells it; None = it did not."""
     attempt = attempt_of(run, submission.job_id)
     if attempt is None or outcome is None:
         log = run.logs / f"job-{submission.job_id}.out"
         return f"the run ended before its first step\n{_tail(log)}"
-    if outcome["kind"] in ("completed", "saved"):
+    if outcome.kind in ("completed", "saved"):
         return None
-    log = attempt.rank_log(outcome["rank"] or 0)
-    text = f"{outcome['kind'].replace('_', ' ')} at step {outcome['step']}: {outcome['reason']}"
-    if outcome["retry"]:
-        text += f"\nto retry from step {outcome['last_saved_step'] or 0}: {again}"
+    log = attempt.rank_log(outcome.rank or 0)
+    text = f"{outcome.kind.replace('_', ' ')} at step {outcome.step}: {outcome.reason}"
+    if outcome.retry:
+        text += f"\nto retry from step {outcome.last_saved_step or 0}: {again}"
     return f"{text}\n{_tail(log)}"
 
 

@@ -1,7 +1,8 @@
 """One rank of a foreign engine: starts it, passes "save and leave" on, writes metrics.jsonl and outcome.json.
 
-A copy of this file stands in every bundle of a foreign engine and runs inside that engine's container: standard library
-only, Python 3.10 or later, nothing of Colosseum is imported. What it does is said by ``command.json`` beside it:
+A copy of this file is in every bundle of a foreign engine and runs inside that engine's container: standard library
+only, Python 3.10 or later; of Colosseum it imports the bundle's own copy of ``records.py``, nothing else. What it does
+is said by ``command.json`` beside it:
 
     program      path of the engine's script, below ``home``; or a path inside the bundle
     home         {variable, default}: the environment variable that names the engine's checkout, and where it else is
@@ -25,6 +26,7 @@ Exit codes are docs/contracts.md's: 0 complete, 75 saved, 76 not to be started a
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import signal
@@ -36,6 +38,10 @@ from types import FrameType
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "lib"))
+sys.dont_write_bytecode = True  # a bundle never changes
+from colosseum.records import MetricsRow, Outcome, append, write_first  # noqa: E402
+
 SAVED, FINAL = 75, 76
 NOT_A_NUMBER = re.compile(r"found NaN|Unexpected result nan|loss is nan", re.IGNORECASE)
 
@@ -144,22 +150,17 @@ def row_of(line: str, keys: dict[str, re.Pattern[str]], command: dict[str, Any])
 
 
 def append_row(command: dict[str, Any], kind: str, values: dict[str, Any]) -> None:
-    constants = command["constants"]
-    row: dict[str, Any] = {
-        "kind": kind,
-        "step": values["step"],
-        "attempt": int(os.environ.get("COLOSSEUM_ATTEMPT", "0")),
-    }
-    row["time_unix_s"] = round(time.time(), 3)
-    row.update({key: value for key, value in values.items() if value == value})
+    constants, step = command["constants"], values["step"]
+    row = {key: value for key, value in values.items() if math.isfinite(value)}
     if kind == "train":
-        row["consumed_samples"] = row["step"] * constants["gbs"]
-        row["consumed_tokens"] = row["step"] * constants["tokens_per_step"]
-        if "step_time_s" in row:
+        row["consumed_samples"] = step * constants["gbs"]
+        row["consumed_tokens"] = step * constants["tokens_per_step"]
+        if row.get("step_time_s"):
             row["tokens_per_s"] = constants["tokens_per_step"] / row["step_time_s"]
         row["skipped"] = False
-    with Path(command["names"]["metrics"]).open("a") as file:
-        file.write(json.dumps(row) + "\n")
+    attempt = int(os.environ.get("COLOSSEUM_ATTEMPT", "0"))
+    line = MetricsRow(kind, step, attempt, round(time.time(), 3), row).to_line()
+    append(Path(command["names"]["metrics"]), line)
 
 
 def saved_step(command: dict[str, Any]) -> int:
@@ -205,21 +206,9 @@ def settle(command: dict[str, Any], attempt: Path, rank: int, code: int, *, step
 def write_outcome(
     command: dict[str, Any], attempt: Path, kind: str, retry: bool, reason: str, step: int = 0, rank: int = 0
 ) -> None:
-    line: dict[str, Any] = {
-        "kind": kind,
-        "retry": retry,
-        "step": step,
-        "last_saved_step": saved_step(command),
-        "rank": rank,
-    }
-    line["reason"] = reason
+    outcome = Outcome(kind, retry, step, saved_step(command), rank, reason)
     attempt.mkdir(parents=True, exist_ok=True)
-    try:
-        descriptor = os.open(attempt / command["names"]["outcome"], os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-    except FileExistsError:
-        return
-    with os.fdopen(descriptor, "w") as file:
-        file.write(json.dumps(line) + "\n")
+    write_first(attempt / command["names"]["outcome"], outcome.to_line())
 
 
 if __name__ == "__main__":

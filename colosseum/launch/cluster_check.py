@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shlex
 import shutil
 import time
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ from colosseum.units import slurm_time
 
 COMMANDS = ("sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo")
 MAX_SKEW_S = 2.0
+OLD_ENOUGH = "import sys; sys.exit(sys.version_info < (3, 6))"
+"""What job.bash asks of a batch host's python3."""
 JOB_WAITS_S = 50
 """Less than the minute after which an answer of Slurm's commands is given up."""
 
@@ -139,7 +142,7 @@ def _runs_folder(runs: Path) -> Iterator[Check]:
 
 
 def _job(cluster: Cluster) -> Iterator[Check]:
-    """Two nodes read what this machine wrote, and tell their time."""
+    """Two nodes read what this machine wrote, and tell their time and whether they have the job script's python3."""
     nodes = 2 if cluster.nodes is None or cluster.nodes > 1 else 1
     runs = Path(cluster.paths.runs).absolute()
     if not runs.is_dir():
@@ -156,7 +159,8 @@ def _job(cluster: Cluster) -> Iterator[Check]:
             "--time=2",
             f"--immediate={JOB_WAITS_S}",
         ]
-        show = 'echo "$(cat "$1" 2> /dev/null) $(date +%s.%N) $(hostname)"'
+        python = f"python3 -I -c {shlex.quote(OLD_ENOUGH)} 2> /dev/null && echo yes || echo no"
+        show = f'echo "$(cat "$1" 2> /dev/null) $(date +%s.%N) $(hostname) $({python})"'
         command = ["bash", "-c", show, "check", str(probe)]
         began = time.time()
         done = call("srun", *_options(cluster), *size, "--chdir=/", *command, env=job_environment())
@@ -166,7 +170,7 @@ def _job(cluster: Cluster) -> Iterator[Check]:
         return
     finally:
         probe.unlink(missing_ok=True)
-    rows = [line.split(" ") for line in done.stdout.splitlines() if line.count(" ") == 2]
+    rows = [line.split(" ") for line in done.stdout.splitlines() if line.count(" ") == 3]
     if done.returncode or len(rows) != nodes:
         last = (done.stderr.strip().splitlines() or ["srun gave no reason"])[-1]
         yield Check(name="a job now", passed=None, detail=f"it did not run within {JOB_WAITS_S} s: {last}")
@@ -176,6 +180,9 @@ def _job(cluster: Cluster) -> Iterator[Check]:
     blind = [row[2] for row in rows if row[0] != word]
     detail = f"{hosts} read what {os.uname().nodename} wrote" if not blind else f"not shared with {', '.join(blind)}"
     yield Check(name="shared runs folder", passed=not blind, detail=detail)
+    without = [row[2] for row in rows if row[3] != "yes"]
+    detail = "python3 (3.6 or later) is there" if not without else f"no python3 (3.6 or later) on {', '.join(without)}"
+    yield Check(name="python3", passed=not without, detail=f"{detail}; job scripts run it")
     skew = max(max(began - float(row[1]), float(row[1]) - ended, 0.0) for row in rows)
     yield Check(
         name="clocks", passed=skew <= MAX_SKEW_S, detail=f"{skew:.1f} s apart at most beyond the job's duration"

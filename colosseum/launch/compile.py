@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
-from importlib import metadata
+from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
@@ -96,9 +96,17 @@ def compile_bundle(recipe: Recipe, plan: Plan, *, lineage: Lineage | None = None
         PLAN: to_json(plan.as_json()),
         ENV: to_json(env),
         name: script.encode(),
+        **library(),
         **{f"engine/{file}": data for file, data in launch.files.items()},
     }
     return Compiled(recipe=recipe, plan=plan, script_name=name, files=files, manifest=_manifest(recipe, lineage))
+
+
+def library() -> dict[str, bytes]:
+    """What of this package a job script and a foreign engine's ranks import: copies, of the standard library only."""
+    package = resources.files("colosseum")
+    copies = {f"lib/colosseum/{name}": package.joinpath(name).read_bytes() for name in ("records.py", "jobscript.py")}
+    return {**copies, "lib/colosseum/__init__.py": b""}
 
 
 def _manifest(recipe: Recipe, lineage: Lineage | None) -> dict[str, Any]:

@@ -22,8 +22,9 @@ from colosseum.engines.registry import engine_of
 from colosseum.errors import ColosseumError, RefusedInput
 from colosseum.launch.inputs import Source, no_conversion
 from colosseum.launch.ranks import is_complete
-from colosseum.reading import Unreadable, read_bytes, read_object, text, whole
+from colosseum.reading import Unreadable, read_bytes, read_object
 from colosseum.recipe.schema import Recipe
+from colosseum.records import text, whole
 from colosseum.rundir import CHECKPOINT_MARK, EXIT_FINAL, RunDir, checkpoint_folder, read_lines
 from colosseum.terminal import clean
 from colosseum.units import format_count

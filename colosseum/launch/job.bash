@@ -10,39 +10,19 @@ requeue_by_hand="to go on: colosseum jobs requeue ${run##*/}"
 
 say() { printf '%s %s\n' "$(date -u +%FT%TZ)" "$*"; }
 
-# outcome.json, env.json and colosseum.json are one object whose numbers and words we can find by their key:
-# a batch host may have neither python nor jq.
-field() { # KEY FILE
-  sed -nE "s/.*\"$1\": ?\"?([^,\"} ]*).*/\1/p" "$2" 2> /dev/null | head -n 1
-}
-
-reason_of() { # FILE
-  sed -nE 's/.*"reason": ?"((\\.|[^"\\])*)".*/\1/p' "$1" 2> /dev/null | head -n 1
-}
-
-saved_step() { # the newest finished checkpoint, 0 = none; colosseum.json is written last
-  local folder file step=0
-  for folder in checkpoints/iter_*; do
-    [[ $folder =~ /iter_([0-9]+)$ && -s $folder/colosseum.json ]] || continue
-    ((10#${BASH_REMATCH[1]} > step)) && step=$((10#${BASH_REMATCH[1]}))
-  done
-  if ((step == 0)); then # a foreign engine has checkpoints of its own kind; its attempts say how far they saved
-    for file in attempts/*/outcome.json; do
-      [[ $(field last_saved_step "$file") =~ ^([0-9]+)$ ]] && ((BASH_REMATCH[1] > step)) && step=${BASH_REMATCH[1]}
-    done
-    if [[ -e bundle/engine/command.json ]]; then # so does Megatron's own file, also after a crash
-      file=$(cat checkpoints/latest_checkpointed_iteration.txt 2> /dev/null)
-      [[ $file =~ ^[0-9]+$ ]] && ((10#$file > step)) && step=$((10#$file))
-    fi
-  fi
-  echo "$step"
+# The records of the run folder: colosseum/jobscript.py, a copy in the bundle. -I: nothing else of the run folder is
+# imported. The batch host's own python3, whatever a venv or an image has.
+if ! python=$(command -v python3) || ! "$python" -I -c 'import sys; sys.exit(sys.version_info < (3, 6))' 2> /dev/null; then
+  say "stopped: $(hostname) has no python3 (3.6 or later), with which this script reads and writes the run's records"
+  exit 76
+fi
+record() { # COMMAND WORD…
+  "$python" -IB -c 'import sys; sys.path.insert(0, "bundle/lib"); from colosseum.jobscript import main
+sys.exit(main(sys.argv[1:]))' "$@"
 }
 
 write_outcome() { # KIND RETRY REASON RANK: unless a rank wrote it already (first writer wins)
-  local reason=${3//\\/\\\\}
-  reason=${reason//'"'/'\"'}
-  (set -C && printf '{"kind": "%s", "retry": %s, "step": %d, "last_saved_step": %d, "rank": %s, "reason": "%s"}\n' \
-    "$1" "$2" "$(saved_step)" "$(saved_step)" "${4:-null}" "$reason" > "$attempt_folder/outcome.json") 2> /dev/null
+  record write-outcome "$attempt" "$1" "$2" "${4:--}" "$3"
 }
 
 # --- before the ranks ---
@@ -55,35 +35,22 @@ begin_attempt() {
   done
   attempt_folder=attempts/$(printf %03d "$attempt")
   mkdir -p "$attempt_folder/stacks"
-  started_from=$(saved_step)
-  printf '{"attempt": %d, "saved_step": %d, "job_id": "%s", "restart": %d, "nodes": "%s", "time_unix_s": %d}\n' \
-    "$attempt" "$started_from" "$job" "${SLURM_RESTART_COUNT:-0}" "$SLURM_JOB_NODELIST" "$(date +%s)" \
-    > "$attempt_folder/env.json"
+  log_begins=$(stat -c %s "logs/job-$SLURM_JOB_ID.out" 2> /dev/null || echo 0)
+  started_from=$(record begin "$attempt" "$job" "${SLURM_RESTART_COUNT:-0}" "$SLURM_JOB_NODELIST") \
+    || { say "cannot write in $run/$attempt_folder: is the disk full?"; exit 1; }
   say "attempt $attempt of ${run##*/} as job $job on $SLURM_JOB_NODELIST, from step $started_from"
-}
-
-fruitless_attempts() { # before this one, that began at the step saved now; `jobs requeue` sets where to count from
-  local file count=0 from number
-  from=$(cat attempts/count-from 2> /dev/null || echo 0)
-  for file in attempts/*/env.json; do
-    number=$(field attempt "$file")
-    ((number >= from && number != attempt)) && [[ $(field saved_step "$file") == "$(saved_step)" ]] && ((count++))
-  done
-  echo "$count"
 }
 
 stop_if_looping() { # ATTEMPTS CONSEQUENCE
   (($1 > max_restarts)) || return 0
-  say "stopped: $1 attempts in a row saved nothing after step $(saved_step); $2; $requeue_by_hand"
-  write_outcome crash false "$1 attempts in a row saved nothing after step $(saved_step)"
+  say "stopped: $1 attempts in a row saved nothing after step $(record saved); $2; $requeue_by_hand"
+  write_outcome crash false "$1 attempts in a row saved nothing after step $(record saved)"
   exit 76
 }
 
 stop_if_complete() {
-  local file
-  for file in attempts/*/outcome.json; do
-    [[ $(field kind "$file") != completed ]] || { say "this run is complete ($file): nothing to do"; exit 0; }
-  done
+  local number
+  ! number=$(record complete) || { say "this run is complete (attempt $number): nothing to do"; exit 0; }
 }
 
 stop_without_image() { # pyxis takes what begins with / or ./ as a file; a name is pulled by the nodes
@@ -194,8 +161,7 @@ watch_limit() {
   local end measured
   end=$(date -d "$(squeue -h -j "$job" -o %e)" +%s 2> /dev/null) || return # no limit
   while sleep 20 && kill -0 $$ 2> /dev/null; do # not longer than this script, if that is killed
-    measured=$(field save_time_s "checkpoints/$(printf iter_%07d "$(saved_step)")/colosseum.json")
-    measured=${measured%%.*}
+    measured=$(record save-seconds)
     [[ $measured =~ ^[0-9]+$ ]] || continue
     if ((2 * measured + 60 > margin_s && $(date +%s) + 2 * measured + 60 >= end)); then
       kill -USR1 $$
@@ -206,7 +172,7 @@ watch_limit() {
 
 # What a shakedown tests is also the resume. Our runtime leaves by itself after its step; another engine is asked to.
 stop_foreign_engine_after() { # STEP
-  until grep -qsE "\"step\":$1[,}]" metrics.jsonl; do sleep 1 && kill -0 $$ 2> /dev/null || return; done
+  until record has-step "$1"; do sleep 1 && kill -0 $$ 2> /dev/null || return; done
   kill -USR1 $$
 }
 
@@ -229,7 +195,7 @@ exclude_node() { # RANK: the node of a rank that crashed or hung, if the partiti
 }
 
 go_on() { # RANK: whose node is at fault, if one is
-  [[ $started_from != "$(saved_step)" ]] || stop_if_looping $(($(fruitless_attempts) + 1)) "not requeued"
+  [[ $started_from != "$(record saved)" ]] || stop_if_looping $(($(record fruitless "$attempt") + 1)) "not requeued"
   if [[ $requeue != 1 ]]; then
     say "this cluster's jobs do not requeue; $requeue_by_hand"
     exit 75
@@ -246,7 +212,7 @@ go_on() { # RANK: whose node is at fault, if one is
 
 killed_rank() { # the first one that srun told of in this attempt, as a rank that is killed leaves no word itself
   local task
-  task=$(sed -n "/ attempt $attempt of /,\$p" "logs/job-$SLURM_JOB_ID.out" \
+  task=$(tail -c "+$((log_begins + 1))" "logs/job-$SLURM_JOB_ID.out" \
     | sed -nE 's/^srun: error: [^ ]+: tasks? ([0-9]+).*: (.*)$/\1 \2/p' | head -n 1)
   [[ $task =~ ^[0-9]+\ (Killed|Aborted|Segmentation|Bus|Illegal|Floating|Out\ Of) ]] || return
   [[ $launch == srun ]] || task=$((${task%% *} * gpus_per_node)) # torchrun: the first rank of its node
@@ -254,24 +220,24 @@ killed_rank() { # the first one that srun told of in this attempt, as a rank tha
 }
 
 settle() { # outcome.json decides, srun's exit code is a hint: it is the highest of any rank
-  local outcome=$attempt_folder/outcome.json kind killed=
+  local kind=crash retry=true step=0 rank=- reason='outcome.json cannot be read' killed=
   ((asked_to_stop || terminated)) || killed=$(killed_rank) # else we or Slurm may have killed it
-  if [[ ! -s $outcome ]]; then # a rank that is killed writes none, nor does a foreign engine
+  if [[ ! -e $attempt_folder/outcome.json ]]; then # a rank that is killed writes none, nor does a foreign engine
     if ((code == 0 && !asked_to_stop)); then write_outcome completed false "exit code 0"
     elif ((code == 0)); then write_outcome saved true "stopped on request with exit code 0"
     else
       write_outcome crash true "${killed:+rank $killed was killed; }srun ended with $code and no rank left word" "$killed"
     fi
   fi
-  kind=$(field kind "$outcome")
-  say "${kind:-unknown outcome} at step $(field step "$outcome"), saved: $(saved_step) (srun: $code): $(reason_of "$outcome")"
+  { read -r kind retry step rank && IFS= read -r reason; } < <(record outcome "$attempt")
+  say "$kind at step $step, saved: $(record saved) (srun: $code): $reason"
   [[ $kind != completed ]] || exit 0
-  if [[ $(field retry "$outcome") != true ]]; then
+  if [[ $retry != true ]]; then
     say "not requeued: starting again would end the same way"
     exit 76
   fi
   ((!terminated)) || { say "not requeued by this script: Slurm ended it"; exit 75; }
-  [[ $kind == saved ]] || : "${killed:=$(field rank "$outcome")}"
+  [[ $kind == saved ]] || : "${killed:=$rank}"
   go_on "$killed"
 }
 
@@ -279,7 +245,7 @@ asked_to_stop=0 terminated=0 signalled=0 code=0 helpers=()
 [[ -s bundle/manifest.json ]] || { say "$run has no bundle/: submit with sbatch --chdir=RUN bundle/job.sbatch"; exit 76; }
 stop_if_complete
 begin_attempt
-stop_if_looping "$(fruitless_attempts)" "not started again"
+stop_if_looping "$(record fruitless "$attempt")" "not started again"
 trap stop_ranks USR1
 trap on_term TERM
 stop_without_image

@@ -16,7 +16,8 @@ from colosseum.errors import EnvironmentFault, Fault, RefusedInput
 from colosseum.launch.ranks import is_complete, run_lock
 from colosseum.launch.scheduler import JobState, Submission, scheduler_of
 from colosseum.monitor.watch import NOTHING, Attempt, Standing, last_attempt, standing
-from colosseum.reading import Unreadable, number, parse_object, tail, text
+from colosseum.reading import Unreadable, tail
+from colosseum.records import number, parse_object, text
 from colosseum.rundir import RunDir
 
 LIVE = ("waiting", "starting", "running")
@@ -126,7 +127,10 @@ def jobs_of(runs: Sequence[RunDir]) -> tuple[list[Job], list[str]]:
             jobs.append(_unreadable(run, newest.get(run), damaged[run]))
         elif (submission := newest.get(run)) is not None:
             state = _checked(run, submission, states[submission.scheduler, submission.job_id])
-            jobs.append(Job(run=run, submission=submission, state=state, attempt=read[run][0], standing=read[run][1]))
+            attempt, figures = read[run]
+            if state.phase not in ("waiting", "running") and (attempt is None or attempt.kind is None):
+                attempt, figures = last_attempt(run), standing(run)  # it may have ended while its folder was read
+            jobs.append(Job(run=run, submission=submission, state=state, attempt=attempt, standing=figures))
     return jobs, warnings
 
 

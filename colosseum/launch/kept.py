@@ -9,8 +9,9 @@ from pydantic import StringConstraints, ValidationError
 
 from colosseum import __version__
 from colosseum.errors import RefusedInput
-from colosseum.reading import Unreadable, parse_object, read_bytes
+from colosseum.reading import Unreadable, read_bytes
 from colosseum.recipe.schema import Section
+from colosseum.records import parse_object
 from colosseum.terminal import one_line
 
 RunName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]

@@ -8,7 +8,6 @@ Exit codes are the runtime's: 0 complete, 75 saved, 76 not to be started again, 
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import signal
 import socket
@@ -21,6 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
+from colosseum.records import AttemptEnvironment, Outcome
 from colosseum.rundir import EXIT_FINAL, EXIT_SAVED, AttemptDir, OutcomeKind, RunDir, saved_steps
 
 GRACE_S = 15.0
@@ -47,7 +47,7 @@ def run_lock(run: RunDir) -> Iterator[bool]:
 def is_complete(run: RunDir) -> bool:
     """Whether an attempt reached the last step."""
     outcomes = (run.attempt(n).read_outcome() for n in run.attempt_numbers())
-    return any(o is not None and o["kind"] == "completed" for o in outcomes)
+    return any(o is not None and o.kind == "completed" for o in outcomes)
 
 
 class Ranks:
@@ -116,15 +116,9 @@ def _begin(run: RunDir) -> tuple[int, AttemptDir]:
     """The next attempt's folder and its env.json, as the job script of a cluster writes it."""
     number, attempt = run.begin_attempt()
     attempt.stacks.mkdir()
-    line = {
-        "attempt": number,
-        "saved_step": (saved_steps(run.checkpoints) or [0])[-1],
-        "job_id": str(os.getpid()),
-        "restart": 0,
-        "nodes": socket.gethostname(),
-        "time_unix_s": int(time.time()),
-    }
-    attempt.env.write_text(json.dumps(line) + "\n")
+    saved = (saved_steps(run.checkpoints) or [0])[-1]
+    environment = AttemptEnvironment(number, saved, str(os.getpid()), 0, socket.gethostname(), int(time.time()))
+    attempt.env.write_text(environment.to_line())
     return number, attempt
 
 
@@ -139,9 +133,9 @@ def _settle(run: RunDir, attempt: AttemptDir, codes: Sequence[int], failed: int 
         kind, retry, reason = "saved", True, "stopped on request"
     saved = (saved_steps(run.checkpoints) or [0])[-1]
     attempt.write_outcome(kind, retry=retry, step=saved, last_saved_step=saved, rank=failed, reason=reason)
-    outcome = attempt.read_outcome() or {}
+    outcome = attempt.read_outcome() or Outcome.damaged("outcome.json could not be written")
     known = {"completed": 0, "saved": EXIT_SAVED}
-    return known.get(str(outcome.get("kind")), EXIT_CRASH if outcome.get("retry") else EXIT_FINAL)
+    return known.get(outcome.kind, EXIT_CRASH if outcome.retry else EXIT_FINAL)
 
 
 def main(words: Sequence[str]) -> int:

@@ -285,10 +285,10 @@ def _try(recipe: Recipe, parent: RunDir | None, runs: Path, scheduler: LocalSche
     outcome = attempt.read_outcome() if attempt else None
     if outcome is None:
         failure: str | None = f"ended before its first step; see {run.logs}"
-    elif outcome["kind"] == "completed":
+    elif outcome.kind == "completed":
         failure = None
     else:
-        failure = f"{outcome['kind'].replace('_', ' ')} at step {outcome['step']}: {outcome['reason']}"
+        failure = f"{outcome.kind.replace('_', ' ')} at step {outcome.step}: {outcome.reason}"
     rows = latest_rows(run.metrics, "train")
     return Trial(
         run=run,

@@ -9,7 +9,7 @@ from typing import Any
 
 from colosseum.errors import RefusedInput
 from colosseum.monitor.plot import Curve
-from colosseum.reading import number, whole
+from colosseum.records import number, whole
 from colosseum.rundir import RunDir, latest_rows
 
 AVERAGED_STEPS = 10

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from colosseum.bundle import MANIFEST, PLAN
-from colosseum.reading import Unreadable, number, parse_object, read_object, tail, text, whole
+from colosseum.reading import Unreadable, read_bytes, read_object, tail
+from colosseum.records import AttemptEnvironment, number, parse_object, whole
 from colosseum.rundir import CHECKPOINT_MARK, RunDir, checkpoint_folder, read_lines
 
 TAIL_BYTES, TAIL_LINES = 1 << 15, 25
@@ -145,20 +146,27 @@ def age_s(unix_s: float | None) -> float | None:
 
 def _attempt(run: RunDir, n: int) -> Attempt:
     """What env.json and outcome.json say."""
-    env, outcome = _object(run.attempt(n).env), run.attempt(n).read_outcome() or {}
+    env, outcome = _environment(run.attempt(n).env), run.attempt(n).read_outcome()
     return Attempt(
         number=n,
-        job_id=text(env.get("job_id")),
-        nodes=text(env.get("nodes")),
-        began_unix_s=number(env.get("time_unix_s")),
-        from_step=whole(env.get("saved_step")) or 0,
+        job_id=env.job_id if env else "",
+        nodes=env.nodes if env else "",
+        began_unix_s=env.time_unix_s if env else None,
+        from_step=env.saved_step if env else 0,
         last_step=None,
         lost_steps=None,
-        kind=outcome.get("kind"),
-        retry=outcome.get("retry", False),
-        rank=outcome.get("rank"),
-        reason=outcome.get("reason", ""),
+        kind=outcome.kind if outcome else None,
+        retry=outcome is not None and outcome.retry,
+        rank=outcome.rank if outcome else None,
+        reason=outcome.reason if outcome else "",
     )
+
+
+def _environment(path: Path) -> AttemptEnvironment | None:
+    try:
+        return AttemptEnvironment.from_line(read_bytes(path))
+    except (FileNotFoundError, Unreadable):
+        return None
 
 
 def _newest_saved(checkpoints: Path) -> int:

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any, Literal
 
+from colosseum.records import Event, MetricsRow, append
 from colosseum.rundir import RunDir, append_line
 
 Kind = Literal["train", "val", "save", "load"]
@@ -31,21 +32,21 @@ class MetricsWriter:
 
     def row(self, kind: Kind, step: int, **fields: Any) -> dict[str, Any]:
         """Appends one row of metrics.jsonl; the row."""
-        row = {"kind": kind, "step": step, "attempt": self._attempt, "time_unix_s": time.time()}
-        row |= {name: _finite(value) for name, value in fields.items()}
-        append_line(self._run.metrics, row)
+        figures = {name: _finite(value) for name, value in fields.items()}
+        row = MetricsRow(kind, step, self._attempt, time.time(), figures)
+        append(self._run.metrics, row.to_line())
         shown = {f"{kind}/{name}": fields[name] for name in _SHOWN if _is_figure(fields.get(name))}
         if self._board is not None:
             for name, value in shown.items():
                 self._board.add_scalar(name, value, step)
         if self._wandb is not None and shown:
             self._wandb.log({**shown, "step": step})
-        return row
+        return row.as_row()
 
     def event(self, kind: str, step: int, **fields: Any) -> None:
         """Appends one row of events.jsonl."""
-        row = {"kind": kind, "step": step, "attempt": self._attempt, "time_unix_s": time.time()}
-        append_line(self._run.events, row | {name: _finite(value) for name, value in fields.items()})
+        details = {name: _finite(value) for name, value in fields.items()}
+        append(self._run.events, Event(kind, step, self._attempt, time.time(), details).to_line())
 
     def ledger(self, step: int, consumed_samples: int, tokens_by_source: dict[str, int]) -> None:
         """Appends one row of ledger.jsonl."""

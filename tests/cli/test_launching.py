@@ -62,7 +62,7 @@ def test_a_bundle_runs_to_its_end(cli: Cli, inputs: Path) -> None:
     assert [log.split(" in ")[0] for log in logs] == ["rank 0 of 2", "rank 1 of 2"]
     outcome = run.attempt(0).read_outcome()
     assert outcome is not None
-    assert outcome["kind"] == "completed"
+    assert outcome.kind == "completed"
     (submission,) = read_lines(run.submissions)
     assert submission["scheduler"] == "local"
     assert json.loads(run.attempt(0).env.read_text())["job_id"] == submission["job_id"]
@@ -114,7 +114,7 @@ def test_ctrl_c_lets_the_ranks_save_and_the_run_goes_on(inputs: Path) -> None:
     assert f"to resume: colosseum train cpt --from {Path('here') / run.root.name}" in out
     outcome = run.attempt(0).read_outcome()
     assert outcome is not None
-    assert (outcome["kind"], outcome["retry"]) == ("saved", True)
+    assert (outcome.kind, outcome.retry) == ("saved", True)
     # The same command line goes on in the same folder, as attempt 1.
     again = subprocess.Popen([COLOSSEUM, "train", "cpt", "--from", str(run.root)], stdout=subprocess.PIPE, text=True)
     logs = [run.attempt(1).rank_log(rank) for rank in (0, 1)]

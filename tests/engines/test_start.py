@@ -17,6 +17,7 @@ import pytest
 from colosseum.engines.nemo1.engine import ALIGNER_LOG, CPT_LOG
 from colosseum.engines.nemo2.engine import LOG as NEMO2_LOG
 from colosseum.engines.start import row_of
+from colosseum.launch.compile import library
 from tests.engines.conftest import Rendered
 
 # As Megatron-LM's training_log() prints it (core_v0.16.1).
@@ -62,6 +63,10 @@ def run(tmp_path: Path, rendered: Rendered) -> Path:
     engine.mkdir(parents=True)
     for name, data in rendered("generic", *words).files.items():
         (engine / name).write_bytes(data)
+    for name, data in library().items():
+        path = tmp_path / "run" / "bundle" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "pretrain_gpt.py").write_text(PROGRAM.format(log=LOG, validation=VALIDATION))
     return tmp_path / "run"

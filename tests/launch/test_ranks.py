@@ -23,7 +23,7 @@ def attempt(folder: Path, program: str, count: int = 2) -> tuple[int, dict[str, 
     assert done.stderr == ""
     outcome = run.attempt(run.attempt_numbers()[-1]).read_outcome()
     assert outcome is not None
-    return done.returncode, outcome
+    return done.returncode, dict(outcome._asdict())
 
 
 def test_ranks_know_their_place(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ class Ended:
     def outcome(self) -> dict[str, Any]:
         found = self.run.attempt(self.run.attempt_numbers()[-1]).read_outcome()
         assert found is not None, self.err
-        return found
+        return found._asdict()
 
     @property
     def said(self) -> str:

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from colosseum.errors import EnvironmentFault, RefusedInput
-from colosseum.rundir import OUTCOME_KINDS, OutcomeKind
+from colosseum.records import OUTCOME_KINDS
+from colosseum.rundir import OutcomeKind
 from colosseum.runtime.failures import ConfigFailure, DataFailure, NumericFailure, RunFailure, exit_code, judge
 
 FULL = "no space is left on the disk"

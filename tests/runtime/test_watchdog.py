@@ -38,10 +38,10 @@ def test_a_rank_that_stops_leaves_its_stacks_and_an_outcome(tmp_path: Path) -> N
     attempt = AttemptDir(tmp_path)
     outcome = attempt.read_outcome()
     assert outcome is not None
-    assert outcome["kind"] == "hang"
-    assert outcome["retry"] is True
-    assert (outcome["step"], outcome["last_saved_step"], outcome["rank"]) == (4, 40, 3)
-    assert "while training at step 4" in outcome["reason"]
+    assert outcome.kind == "hang"
+    assert outcome.retry is True
+    assert (outcome.step, outcome.last_saved_step, outcome.rank) == (4, 40, 3)
+    assert "while training at step 4" in outcome.reason
     assert "collective_that_never_returns" in (attempt.stacks / "rank-00003.txt").read_text()
 
 

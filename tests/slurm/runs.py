@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from colosseum.bundle import SLURM_SCRIPT, write_bundle
+from colosseum.engines import start as start_py
 from colosseum.launch import sbatch
 from colosseum.launch.compile import compile_bundle
 from colosseum.launch.jobs import Job, job_of
@@ -21,6 +23,7 @@ from colosseum.launch.submit import new_run, start
 from colosseum.planning.resolve import apply_layout, resolve
 from colosseum.recipe.load import load
 from colosseum.rundir import RunDir, latest_rows
+from tests.slurm.foreign_engine import COMMAND
 
 STAND_IN = Path(__file__).with_name("stand_in.py")
 
@@ -28,14 +31,16 @@ STAND_IN = Path(__file__).with_name("stand_in.py")
 def stand_in_run(
     runs: Path, name: str, *words: str, fault: str = "", stop_after_step: int = 0, foreign: bool = False
 ) -> RunDir:
-    """A run of two nodes with a rank each, not yet submitted; ``foreign``: its bundle looks like another engine's."""
+    """A run of two nodes with a rank each, not yet submitted; ``foreign``: its ranks are the real start.py."""
     sizes = ("resources.gpus=2", "resources.gpus_per_node=1", "batch.mbs=8", f"name={name}")
     recipe = load("debug/cpt-4k-bf16", [*sizes, *words], cluster="dev-slurm").recipe
     plan = resolve(recipe)
     compiled = compile_bundle(apply_layout(recipe, plan.layout), plan)
-    script = sbatch.render(compiled.recipe, plan, [sys.executable, str(STAND_IN)], stop_after_step=stop_after_step)
+    argv = [sys.executable, *(("-I", "bundle/engine/start.py") if foreign else (str(STAND_IN),))]
+    script = sbatch.render(compiled.recipe, plan, argv, stop_after_step=stop_after_step)
     run = new_run(runs, name)
-    more = {"engine/command.json": b"{}"} if foreign else {}
+    start = Path(start_py.__file__).read_bytes()
+    more = {"engine/command.json": json.dumps(COMMAND).encode(), "engine/start.py": start} if foreign else {}
     write_bundle(run.bundle, {**compiled.files, **more, SLURM_SCRIPT: script.encode()}, compiled.manifest)
     if fault:
         (run.root / "fault").write_text(fault)

@@ -36,6 +36,7 @@ def test_slurm_cluster_that_is_as_its_file_says(tmp_path: Path) -> None:
             "runs folder",
             "a job now",
             "shared runs folder",
+            "python3",
             "clocks",
         ),
         True,

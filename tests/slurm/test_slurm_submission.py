@@ -22,7 +22,7 @@ from colosseum.recipe.load import load
 from colosseum.recipe.schema import Recipe
 from colosseum.rundir import RunDir
 from tests.slurm.conftest import DevSlurm
-from tests.slurm.runs import stand_in_run, submit, until, until_ended
+from tests.slurm.runs import log, stand_in_run, submit, until, until_ended
 
 NASTY = """a'b "c" $(touch pwned) `touch pwned` ${HOME} \\ \\\\ ; & | > < * ? ~ # %j é漢 !"""
 SHOW = """
@@ -133,6 +133,20 @@ def test_all_that_a_job_leaves_has_the_modes_of_the_cluster_file(tmp_path: Path)
     assert {"metrics.jsonl", "rank-00000.log", "outcome.json", "env.json", "submissions.jsonl"} <= names.keys()
     assert {name: oct(p.stat().st_mode) for name, p in names.items() if p.stat().st_mode & 0o027} == {}
     assert all(p.stat().st_mode & 0o040 for p in names.values())
+
+
+def test_slurm_job_without_python3_says_so_before_any_rank(tmp_path: Path) -> None:
+    run = stand_in_run(tmp_path, "no-python3")
+    some = tmp_path / "bin"
+    some.mkdir()
+    for name in ("bash", "date", "hostname"):
+        (some / name).symlink_to(shutil.which(name) or "")
+    script = run.bundle / SLURM_SCRIPT
+    script.write_text(script.read_text().replace("set -uo pipefail\n", f"set -uo pipefail\nPATH={some}\n", 1))
+    SlurmScheduler().submit(run)
+    (line,) = until(lambda: log(run).splitlines() if run.logs.exists() else None)
+    assert line.endswith("has no python3 (3.6 or later), with which this script reads and writes the run's records")
+    assert not run.attempts.exists()
 
 
 def test_slurm_is_asked_once_for_all_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
