@@ -17,8 +17,9 @@ import yaml
 
 from colosseum import __version__
 from colosseum.errors import EnvironmentFault, RefusedInput
-from colosseum.reading import Unreadable, read_bytes, read_object, whole
+from colosseum.reading import Unreadable, read_bytes, read_object
 from colosseum.recipe.scan import EXPONENT, scan
+from colosseum.records import whole
 from colosseum.terminal import one_line
 
 if TYPE_CHECKING:  # who lists a thousand runs opens no bundle

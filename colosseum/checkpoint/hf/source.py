@@ -140,7 +140,7 @@ def _header(path: Path) -> dict[str, Stored]:
     Raises:
         RefusedInput: the file is missing, cut short or none.
     """
-    from colosseum.reading import parse_object
+    from colosseum.records import parse_object
 
     try:
         size = path.stat().st_size
