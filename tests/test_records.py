@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from colosseum import jobscript, records
@@ -24,6 +24,7 @@ COUNTS = st.integers(0, records.MAX_WHOLE)
 PRINTABLE = st.text(max_size=50).filter(str.isprintable)
 
 
+@settings(deadline=None)
 @given(st.sampled_from(OUTCOME_KINDS), st.booleans(), COUNTS, COUNTS, st.none() | COUNTS, PRINTABLE)
 def test_an_outcome_comes_back(
     kind: str, retry: bool, step: int, saved: int | None, rank: int | None, why: str
@@ -32,6 +33,7 @@ def test_an_outcome_comes_back(
     assert Outcome.from_line(outcome.to_line()) == outcome
 
 
+@settings(deadline=None)
 @given(COUNTS, COUNTS, PRINTABLE, COUNTS, PRINTABLE, st.floats(0, 1e12))
 def test_an_attempt_environment_comes_back(n: int, step: int, job: str, restart: int, nodes: str, when: float) -> None:
     env = AttemptEnvironment(n, step, job, restart, nodes, when)
