@@ -100,9 +100,10 @@ def write_bundle(target: Path, files: Mapping[str, bytes], manifest: Mapping[str
         temporary.chmod(0o777 & ~umask)
         for name, data in {**files, MANIFEST: to_json({**manifest, "files": hashes})}.items():
             path = temporary / name
-            if not path.parent.exists():
-                path.parent.mkdir(parents=True)
-                path.parent.chmod(0o777 & ~umask)
+            for folder in reversed(path.relative_to(temporary).parents[:-1]):
+                if not (temporary / folder).exists():
+                    (temporary / folder).mkdir()
+                    (temporary / folder).chmod(0o777 & ~umask)
             with path.open("xb") as file:
                 os.fchmod(file.fileno(), (0o777 if name.endswith((".sh", ".sbatch")) else 0o666) & ~umask)
                 file.write(data)
