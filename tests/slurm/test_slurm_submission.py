@@ -110,8 +110,8 @@ def test_a_secret_by_reference_reaches_the_ranks_or_stops_the_job(
     run.logs.mkdir()  # `start` makes it, and refused
     slurm.submit(run.root, f"--chdir={run.root}", "bundle/job.sbatch")
     outcome = until(lambda: run.attempt(0).read_outcome())
-    assert (outcome["kind"], outcome["retry"]) == ("config_error", False)
-    assert outcome["reason"].startswith("variable SITE (cluster file: env_from) is not set")
+    assert (outcome.kind, outcome.retry) == ("config_error", False)
+    assert outcome.reason.startswith("variable SITE (cluster file: env_from) is not set")
     again = _run_of(recipe, tmp_path, sys.executable, "-c", SHOW)
     monkeypatch.setenv("SITE", NASTY)
     start(again, recipe, SlurmScheduler())
