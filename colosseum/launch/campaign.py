@@ -229,7 +229,7 @@ def remarks(file: CampaignFile, stages: Mapping[str, tuple[Stage, Recipe]]) -> l
         if before != (layers := recipe.model.num_layers):
             texts.append(
                 f"has {layers} layers and {stage.source} has {before}: its gate holds it until that checkpoint has "
-                "grown, which no command of this package does (docs/guides/engines.md)"
+                "grown: colosseum checkpoint expand for mcore; a .nemo grows elsewhere (docs/guides/checkpoints.md)"
             )
         for text in texts:
             found.setdefault(text, []).append(entry.name)
