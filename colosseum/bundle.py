@@ -174,7 +174,7 @@ def verify_bundle(root: Path) -> list[str]:
     """What differs from the manifest, one sentence each; empty = every file is there and has its checksum.
 
     Links are not followed and only regular files are opened. Whether the scripts are those of the recipe is for
-    ``launch/verify.py`` to say.
+    ``launch/bundles/verify.py`` to say.
     """
     try:
         present, problems = _walk(root)

@@ -1,6 +1,6 @@
 """What the job script asks and writes: ``python3 -I … COMMAND WORD…`` on the batch host, from inside the run folder.
 
-Standard library only, Python 3.6 or later; a copy is in every bundle, with ``records.py`` (``launch/compile.py``).
+Standard library only, Python 3.6 or later; a copy is in every bundle, with ``records.py``.
 
     begin ATTEMPT JOB RESTART NODES    writes the attempt's env.json; prints the step it goes on from
     saved                              the newest saved step, 0 = none

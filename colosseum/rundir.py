@@ -89,7 +89,7 @@ class RunDir:
 
     @property
     def gate(self) -> Path:
-        """What the hand-over from the stage before found (`launch/gate.py`)."""
+        """What the hand-over from the stage before found (`launch/campaigns/gate.py`)."""
         return self.root / "gate.json"
 
     @property

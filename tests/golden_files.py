@@ -18,8 +18,8 @@ from colosseum.bundle import PLAN, RECIPE, to_yaml
 from colosseum.engines.planned import resolved
 from colosseum.engines.registry import engine_of
 from colosseum.errors import RefusedInput
-from colosseum.launch.compile import compile_bundle, library
-from colosseum.launch.inputs import anchored
+from colosseum.launch.bundles.compile import compile_bundle, library
+from colosseum.launch.bundles.inputs import anchored
 from colosseum.planning.resolve import apply_layout, resolve
 from colosseum.recipe.load import load, shipped_recipes
 from colosseum.recipe.rules_base import replaced

@@ -15,9 +15,9 @@ import pytest
 
 from colosseum.bundle import MANIFEST, MANIFEST_SCHEMA, read_bundle, to_json, to_yaml, verify_bundle, write_bundle
 from colosseum.errors import EnvironmentFault, RefusedInput
-from colosseum.launch.compile import Compiled, compile_bundle
-from colosseum.launch.submit import new_run
-from colosseum.launch.verify import problems_of
+from colosseum.launch.bundles.compile import Compiled, compile_bundle
+from colosseum.launch.bundles.verify import problems_of
+from colosseum.launch.runs.submit import new_run
 from colosseum.planning.resolve import apply_layout, resolve
 from colosseum.recipe.load import load
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from colosseum import jobscript, records
-from colosseum.launch.compile import library
+from colosseum.launch.bundles.compile import library
 from colosseum.records import OUTCOME_KINDS, AttemptEnvironment, Event, MetricsRow, Outcome
 from colosseum.rundir import RunDir
 

@@ -22,7 +22,7 @@ def _group() -> None:
 def verify(folder: Folder, as_json: Json = False) -> None:
     """Prove that a bundle is as it was written: nothing changed, added or missing, and no script but its recipe's."""
     from colosseum.errors import RefusedInput
-    from colosseum.launch.verify import problems_of
+    from colosseum.launch.bundles.verify import problems_of
 
     if not folder.is_dir():
         raise RefusedInput(f"{folder}: no such folder")
@@ -42,8 +42,8 @@ def run(folder: Folder, runs: Runs = None, as_json: Json = False) -> None:
     """Run a bundle on this machine, in a new run folder."""
     from colosseum.bundle import read_bundle
     from colosseum.cli.launching import report
-    from colosseum.launch.local import LocalScheduler
-    from colosseum.launch.submit import replay, runs_root
+    from colosseum.launch.local.processes import LocalScheduler
+    from colosseum.launch.runs.submit import replay, runs_root
 
     bundle, scheduler = read_bundle(folder), LocalScheduler()
     new, submission = replay(bundle, scheduler, runs_root(runs, bundle.recipe.cluster))

@@ -117,7 +117,7 @@ def _kinds(only: str | None) -> list[str]:
 
 def _measure(kinds: list[str]) -> Any:
     from colosseum.errors import EnvironmentFault
-    from colosseum.launch.measuring import measure
+    from colosseum.launch.local.measuring import measure
 
     document = measure(kinds, note)
     if not document["rows"]:
@@ -177,7 +177,7 @@ def _hardware_of(device: str) -> str:
 def _from_run(source: str, runs: Path | None, base: Calibration | None) -> Fitted:
     from colosseum.bundle import read_bundle
     from colosseum.engines.planned import plan
-    from colosseum.launch.submit import find_run, runs_root
+    from colosseum.launch.runs.submit import find_run, runs_root
     from colosseum.planning.calibration import fit_run
     from colosseum.planning.constants import calibration_for
     from colosseum.recipe.load import load_cluster

@@ -10,7 +10,7 @@ import typer
 from colosseum.cli.output import Cluster, Json, Runs, document, say, warn, wide
 
 if TYPE_CHECKING:
-    from colosseum.launch.campaign import Campaign, StageStatus
+    from colosseum.launch.campaigns.campaign import Campaign, StageStatus
 
 app = typer.Typer(no_args_is_help=True)
 File = Annotated[
@@ -35,7 +35,7 @@ def run(
     """Submit every stage of a campaign; on this machine, run them. What was submitted is not submitted again."""
     from colosseum.bundle import read_bundle
     from colosseum.cli.words import recipe_and_overrides
-    from colosseum.launch.campaign import begin, read_file, remarks
+    from colosseum.launch.campaigns.campaign import begin, read_file, remarks
 
     name, overrides = recipe_and_overrides(words)
     file = read_file(name)
@@ -63,8 +63,8 @@ def status(campaign: Begun, cluster: Cluster = None, runs: Runs = None, as_json:
 
 
 def _find(name: str, cluster: str | None, runs: Path | None) -> Campaign:
-    from colosseum.launch.campaign import find
-    from colosseum.launch.submit import runs_root
+    from colosseum.launch.campaigns.campaign import find
+    from colosseum.launch.runs.submit import runs_root
     from colosseum.recipe.load import load_cluster
 
     return find(name, runs_root(runs, load_cluster(cluster)))
@@ -72,7 +72,7 @@ def _find(name: str, cluster: str | None, runs: Path | None) -> Campaign:
 
 def _go_on(campaign: Campaign, as_json: bool, *, again: bool) -> None:
     from colosseum.bundle import read_bundle
-    from colosseum.launch.campaign import submit
+    from colosseum.launch.campaigns.campaign import submit
 
     if read_bundle(campaign.run_of(campaign.stages[0]).bundle).recipe.cluster.scheduler == "local":
         _run_here(campaign)
@@ -92,10 +92,10 @@ def _run_here(campaign: Campaign) -> None:
     from colosseum.bundle import read_bundle
     from colosseum.cli.launching import report
     from colosseum.errors import RunFailed
-    from colosseum.launch.gate import pass_through
-    from colosseum.launch.ranks import is_complete
-    from colosseum.launch.scheduler import scheduler_of
-    from colosseum.launch.submit import start
+    from colosseum.launch.campaigns.gate import pass_through
+    from colosseum.launch.local.ranks import is_complete
+    from colosseum.launch.runs.submit import start
+    from colosseum.launch.schedulers import scheduler_of
 
     for stage in campaign.stages:
         place = campaign.run_of(stage)
@@ -110,7 +110,7 @@ def _run_here(campaign: Campaign) -> None:
 
 
 def _show(campaign: Campaign, as_json: bool) -> None:
-    from colosseum.launch.campaign import statuses
+    from colosseum.launch.campaigns.campaign import statuses
 
     found = statuses(campaign)
     if as_json:

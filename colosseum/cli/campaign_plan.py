@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from colosseum.cli.output import document, stdout, warn
-from colosseum.launch.campaign import CampaignFile, Stage, plan, remarks
-from colosseum.launch.compile import Compiled
-from colosseum.launch.sbatch import nodes_and_tasks
-from colosseum.launch.submit import runs_root
+from colosseum.launch.bundles.compile import Compiled
+from colosseum.launch.campaigns.campaign import CampaignFile, Stage, plan, remarks
+from colosseum.launch.runs.submit import runs_root
+from colosseum.launch.slurm.job_script import nodes_and_tasks
 from colosseum.recipe.load import load_cluster
 from colosseum.units import format_duration
 

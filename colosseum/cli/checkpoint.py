@@ -23,7 +23,7 @@ def _group() -> None:
 
 def _found(text: str, runs: Path | None) -> Path:
     from colosseum.checkpoint.inspect import find
-    from colosseum.launch.submit import find_run, runs_root
+    from colosseum.launch.runs.submit import find_run, runs_root
     from colosseum.recipe.load import load_cluster
 
     return find(text, lambda name: find_run(name, runs_root(runs, load_cluster())))

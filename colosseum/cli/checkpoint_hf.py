@@ -92,7 +92,7 @@ def export(
 def _checkpoint(source: str, runs: Path | None, cluster: str | None) -> Path:
     """The checkpoint folder that a word names."""
     from colosseum.checkpoint.inspect import find
-    from colosseum.launch.submit import find_run, runs_root
+    from colosseum.launch.runs.submit import find_run, runs_root
     from colosseum.recipe.load import load_cluster
 
     return find(source, lambda name: find_run(name, runs_root(runs, load_cluster(cluster))))

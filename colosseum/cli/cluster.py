@@ -63,7 +63,7 @@ def check(
     from rich.text import Text
 
     from colosseum.errors import RefusedInput, RunFailed
-    from colosseum.launch import cluster_check
+    from colosseum.launch.slurm import cluster_check
     from colosseum.recipe.load import load_cluster
     from colosseum.units import parse_duration_s
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from colosseum.bundle import write_bundle
 from colosseum.cli.output import document, stdout, warn
 from colosseum.cli.plan_text import Rows, heading_rows, key_values, prediction_rows
-from colosseum.launch.request import NewRun
-from colosseum.launch.submit import warnings
+from colosseum.launch.runs.request import NewRun
+from colosseum.launch.runs.submit import warnings
 
 DRY_RUN_SCHEMA = "colosseum.dry-run/1"
 

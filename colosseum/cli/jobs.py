@@ -16,7 +16,7 @@ from colosseum.cli.output import Cluster, Json, Runs, document, say, stdout, war
 from colosseum.terminal import clean
 
 if TYPE_CHECKING:
-    from colosseum.launch.jobs import Job
+    from colosseum.launch.runs.jobs import Job
     from colosseum.rundir import RunDir
 
 app = typer.Typer(no_args_is_help=True)
@@ -46,7 +46,7 @@ def list_jobs(
     as_json: Json = False,
 ) -> None:
     """List runs, newest last: state, step, loss, MFU, time left, age of the newest checkpoint."""
-    from colosseum.launch.jobs import LIVE, jobs_of, runs_under
+    from colosseum.launch.runs.jobs import LIVE, jobs_of, runs_under
 
     root = _root(runs, cluster)
     jobs, warnings = jobs_of(runs_under(root))
@@ -80,7 +80,7 @@ def list_jobs(
 @app.command()
 def status(run: Run, cluster: Cluster = None, runs: Runs = None, as_json: Json = False) -> None:
     """Where one run stands, predicted against measured."""
-    from colosseum.launch.jobs import job_of
+    from colosseum.launch.runs.jobs import job_of
 
     job = job_of(_pick(run, runs, cluster))
     if as_json:
@@ -106,7 +106,7 @@ def logs(
     runs: Runs = None,
 ) -> None:
     """Print what the job script and one rank say."""
-    from colosseum.launch.jobs import LIVE, job_of
+    from colosseum.launch.runs.jobs import LIVE, job_of
     from colosseum.monitor.logs import Reader, log_files
 
     place = _pick(run, runs, cluster)
@@ -130,7 +130,7 @@ def logs(
 @app.command()
 def cancel(run: Run, cluster: Cluster = None, runs: Runs = None) -> None:
     """Cancel a run's job. Its ranks save first, within the scheduler's grace time."""
-    from colosseum.launch import jobs
+    from colosseum.launch.runs import jobs
 
     job = jobs.cancel(_pick(run, runs, cluster))
     say(f"cancelled job {job.submission.job_id} of {job.run.root.name}, saved at step {job.standing.saved_step}")
@@ -140,7 +140,7 @@ def cancel(run: Run, cluster: Cluster = None, runs: Runs = None) -> None:
 @app.command()
 def requeue(run: Run, cluster: Cluster = None, runs: Runs = None) -> None:
     """Start a run again from its newest checkpoint; one that runs saves first."""
-    from colosseum.launch import jobs
+    from colosseum.launch.runs import jobs
 
     place = _pick(run, runs, cluster)
     submission = jobs.requeue(place)
@@ -184,7 +184,7 @@ def sweep(
 ) -> None:
     """Compare the runs of a sweep, best first: validation loss, else training loss."""
     from colosseum.cli.sweep import show
-    from colosseum.launch.sweep import find_sweep
+    from colosseum.launch.trials.sweep import find_sweep
 
     show(find_sweep(name, _root(runs, cluster)), as_json)
 
@@ -193,14 +193,14 @@ def _root(runs: Path | None, cluster: str | None) -> Path:
     """--runs, COLOSSEUM_RUNS, else the cluster's own, for which alone a cluster file is read."""
     if given := runs or os.environ.get("COLOSSEUM_RUNS"):
         return Path(given)
-    from colosseum.launch.submit import runs_root
+    from colosseum.launch.runs.submit import runs_root
     from colosseum.recipe.load import load_cluster
 
     return runs_root(None, load_cluster(cluster))
 
 
 def _pick(name: str, runs: Path | None, cluster: str | None) -> RunDir:
-    from colosseum.launch.jobs import pick_run
+    from colosseum.launch.runs.jobs import pick_run
     from colosseum.rundir import RunDir
 
     if "/" in name and (Path(name) / "bundle").is_dir():
@@ -209,7 +209,7 @@ def _pick(name: str, runs: Path | None, cluster: str | None) -> RunDir:
 
 
 def _cells(job: Job) -> Sequence[str]:
-    from colosseum.launch.jobs import LIVE
+    from colosseum.launch.runs.jobs import LIVE
     from colosseum.units import format_duration
 
     at = job.standing

@@ -13,13 +13,13 @@ import typer
 from colosseum.bundle import read_bundle
 from colosseum.cli.output import document, note, say, warn
 from colosseum.errors import RunFailed
-from colosseum.launch.local import LocalScheduler, attempt_of
-from colosseum.launch.request import Continued, NewRun, placing
-from colosseum.launch.sbatch import nodes_and_tasks
-from colosseum.launch.scheduler import Scheduler, Submission, scheduler_of
-from colosseum.launch.shakedown import shakedown_of
+from colosseum.launch.local.processes import LocalScheduler, attempt_of
+from colosseum.launch.runs.request import Continued, NewRun, placing
+from colosseum.launch.runs.submit import launch, start
+from colosseum.launch.schedulers import Scheduler, Submission, scheduler_of
+from colosseum.launch.slurm.job_script import nodes_and_tasks
 from colosseum.launch.stopwatch import reading
-from colosseum.launch.submit import launch, start
+from colosseum.launch.trials.shakedown import shakedown_of
 from colosseum.monitor.logs import last_lines
 from colosseum.monitor.progress import progress_line
 from colosseum.recipe.schema import Recipe

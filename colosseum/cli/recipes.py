@@ -77,9 +77,9 @@ def validate(words: RecipeWords, cluster: Cluster = None, as_json: Json = False)
     from colosseum.engines.planned import resolved
     from colosseum.engines.registry import cannot_train, engine_of
     from colosseum.errors import Fault, RefusedInput
-    from colosseum.launch.compile import faults
-    from colosseum.launch.inputs import tokenizer_faults
-    from colosseum.launch.request import placing
+    from colosseum.launch.bundles.compile import faults
+    from colosseum.launch.bundles.inputs import tokenizer_faults
+    from colosseum.launch.runs.request import placing
     from colosseum.recipe.load import load
 
     name, overrides = recipe_and_overrides(words)

@@ -11,7 +11,7 @@ from colosseum.cli.output import Cluster, Json, Runs, document, note, stdout, wa
 from colosseum.cli.words import RecipeWords, recipe_and_overrides
 
 if TYPE_CHECKING:
-    from colosseum.launch.rehearsal import Rehearsal
+    from colosseum.launch.trials.rehearsal import Rehearsal
 
 Ranks = Annotated[int, typer.Option("--ranks", metavar="N", help="Number of processes, 2 to 8.")]
 _STYLES = {"kept": "green", "scaled": "yellow", "dropped": "red"}
@@ -22,8 +22,8 @@ def rehearse(
 ) -> None:
     """Shrink a recipe to this machine, train it, resume it twice and compare."""
     from colosseum.errors import RunFailed
-    from colosseum.launch.rehearsal import rehearse
-    from colosseum.launch.submit import runs_root
+    from colosseum.launch.runs.submit import runs_root
+    from colosseum.launch.trials.rehearsal import rehearse
     from colosseum.recipe.load import load
 
     name, overrides = recipe_and_overrides(words)

@@ -13,13 +13,13 @@ import typer
 from colosseum.cli.launching import say_seconds
 from colosseum.cli.output import document, note, say, stdout, warn, wide
 from colosseum.errors import RunFailed
-from colosseum.launch.jobs import Job, jobs_of
-from colosseum.launch.local import LocalScheduler
-from colosseum.launch.request import NewRun, Request
-from colosseum.launch.slurm import array_option
+from colosseum.launch.local.processes import LocalScheduler
+from colosseum.launch.runs.jobs import Job, jobs_of
+from colosseum.launch.runs.request import NewRun, Request
+from colosseum.launch.runs.submit import warnings
+from colosseum.launch.slurm.commands import array_option
 from colosseum.launch.stopwatch import part
-from colosseum.launch.submit import warnings
-from colosseum.launch.sweep import (
+from colosseum.launch.trials.sweep import (
     Point,
     Sweep,
     Values,

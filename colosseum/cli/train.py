@@ -12,7 +12,7 @@ from colosseum.cli.output import Cluster, Json, Runs
 from colosseum.cli.words import OptionalRecipeWords, split_words
 
 if TYPE_CHECKING:
-    from colosseum.launch.request import NewRun, Request
+    from colosseum.launch.runs.request import NewRun, Request
 
 Stage = Annotated[
     str | None,
@@ -98,7 +98,7 @@ def _command(kind: str) -> Callable[..., None]:
         as_json: Json = False,
     ) -> None:
         from colosseum.errors import RefusedInput
-        from colosseum.launch.request import Request
+        from colosseum.launch.runs.request import Request
         from colosseum.launch.stopwatch import start_reading
 
         recipe, overrides = split_words(words)
@@ -136,7 +136,7 @@ def _run(
     request: Request, dry_run: bool, out: Path | None, shakedown: bool, rehearse_first: bool, as_json: bool
 ) -> None:
     from colosseum.errors import RefusedInput
-    from colosseum.launch.request import Continued, read
+    from colosseum.launch.runs.request import Continued, read
     from colosseum.launch.stopwatch import part
 
     if out is not None and not dry_run:
@@ -164,7 +164,7 @@ def _run(
 
 def _require_rehearsal(asked: NewRun) -> None:
     from colosseum.errors import RefusedInput
-    from colosseum.launch.rehearsal import passed_rehearsal
+    from colosseum.launch.trials.rehearsal import passed_rehearsal
 
     if not passed_rehearsal(asked.compiled.recipe, asked.runs):
         raise RefusedInput(

@@ -11,7 +11,7 @@ import pytest
 from colosseum.bundle import write_bundle
 from colosseum.cli.main import main
 from colosseum.data.indexed import write_dataset
-from colosseum.launch.compile import compile_bundle
+from colosseum.launch.bundles.compile import compile_bundle
 from colosseum.planning.resolve import apply_layout, resolve
 from colosseum.recipe.load import load
 

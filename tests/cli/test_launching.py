@@ -78,8 +78,8 @@ def test_a_bundle_runs_to_its_end(cli: Cli, inputs: Path) -> None:
 def test_a_failing_rank_ends_the_others_and_is_named(cli: Cli, inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = program_bundle(inputs / "kept", BAD, ranks=2, base=inputs)
     script = bundle / "launch.sh"
-    monkeypatch.setattr("colosseum.launch.ranks.GRACE_S", 0.1)
-    assert "colosseum.launch.ranks" in script.read_text()
+    monkeypatch.setattr("colosseum.launch.local.ranks.GRACE_S", 0.1)
+    assert "colosseum.launch.local.ranks" in script.read_text()
     start = time.monotonic()
     done = cli("bundle", "run", str(bundle), "--runs", "here", "--json")
     assert done.code == 4

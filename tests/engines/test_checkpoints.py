@@ -12,7 +12,7 @@ from colosseum.engines import start
 from colosseum.engines.nemo2 import engine as nemo2
 from colosseum.engines.registry import engine_of
 from colosseum.errors import RefusedInput
-from colosseum.launch.inputs import checkpoint_reference
+from colosseum.launch.bundles.inputs import checkpoint_reference
 from colosseum.rundir import RunDir
 from tests.engines.conftest import Rendered
 

@@ -17,7 +17,7 @@ import pytest
 from colosseum.engines.nemo1.engine import ALIGNER_LOG, CPT_LOG
 from colosseum.engines.nemo2.engine import LOG as NEMO2_LOG
 from colosseum.engines.start import row_of
-from colosseum.launch.compile import library
+from colosseum.launch.bundles.compile import library
 from tests.engines.conftest import Rendered
 
 # As Megatron-LM's training_log() prints it (core_v0.16.1).

@@ -9,7 +9,7 @@ import pytest
 from colosseum.checkpoint.folders import checksums, commit, prepare_step
 from colosseum.checkpoint.metadata import ModelShape
 from colosseum.data.indexed import write_dataset
-from colosseum.launch import inputs
+from colosseum.launch.bundles import inputs
 from colosseum.recipe.load import load
 from colosseum.rundir import CHECKPOINT_MARK, RunDir, checkpoint_folder
 from tests.checkpoint.test_folders import CONTENT, metadata

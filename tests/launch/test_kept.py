@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from colosseum.errors import RefusedInput
-from colosseum.launch.campaign import Campaign, Stage, read
-from colosseum.launch.gate import read_gate
+from colosseum.launch.campaigns.campaign import Campaign, Stage, read
+from colosseum.launch.campaigns.gate import read_gate
 from colosseum.rundir import RunDir
 
 STAGE = {"name": "a", "recipe": "debug/sft", "overrides": ["x=1"], "source": None, "run": "r", "job": "7"}

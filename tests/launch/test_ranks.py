@@ -12,7 +12,7 @@ import pytest
 
 from colosseum.rundir import EXIT_FINAL, EXIT_SAVED, RunDir
 
-QUICK = "import sys; from colosseum.launch import ranks; ranks.GRACE_S = 0.2; sys.exit(ranks.main(sys.argv[1:]))"
+QUICK = "import sys; from colosseum.launch.local import ranks; ranks.GRACE_S = 0.2; sys.exit(ranks.main(sys.argv[1:]))"
 
 
 def attempt(folder: Path, program: str, count: int = 2) -> tuple[int, dict[str, object]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from colosseum.launch.rehearsal import Trial, identity, passed_rehearsal, verdict
+from colosseum.launch.trials.rehearsal import Trial, identity, passed_rehearsal, verdict
 from colosseum.planning.shrink import SAVE_AT, STEPS
 from colosseum.recipe.load import load
 from colosseum.rundir import RunDir

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from colosseum.errors import RefusedInput
-from colosseum.launch import inputs, sbatch
-from colosseum.launch.compile import Compiled
-from colosseum.launch.submit import prepare, runs_root, warnings
+from colosseum.launch.bundles import inputs
+from colosseum.launch.bundles.compile import Compiled
+from colosseum.launch.runs.submit import prepare, runs_root, warnings
+from colosseum.launch.slurm import job_script as sbatch
 from colosseum.recipe.load import load, load_cluster
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from colosseum.errors import EnvironmentFault
-from colosseum.launch.slurm_json import PHASES, WORDS, accounts, queue
+from colosseum.launch.slurm.answers import PHASES, WORDS, accounts, queue
 
 OLD: dict[str, Any] = {
     "job_id": 7,

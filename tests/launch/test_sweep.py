@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from colosseum.bundle import read_bundle, verify_bundle
 from colosseum.errors import EnvironmentFault, RefusedInput
-from colosseum.launch.request import NewRun, Request
-from colosseum.launch.sweep import (
+from colosseum.launch.runs.request import NewRun, Request
+from colosseum.launch.trials.sweep import (
     SCRIPT,
     Sweep,
     Values,
@@ -160,7 +160,7 @@ def test_refused_sweeps_leave_nothing(house: Path, sweeps: tuple[str, ...], sent
 def test_a_sweep_without_room_is_refused(house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     points = _points(house, "optimizer.lr=1e-3,1e-4")
     one = points[0][1].compiled.plan.storage.disk_bytes
-    monkeypatch.setattr("colosseum.launch.submit._free_bytes", lambda folder: int(1.5 * one))
+    monkeypatch.setattr("colosseum.launch.runs.submit._free_bytes", lambda folder: int(1.5 * one))
     with pytest.raises(EnvironmentFault, match=r"all 2 runs keep take .*name another place with --runs"):
         begin(points, None)
     assert not (house / "runs").exists()
@@ -300,7 +300,7 @@ def test_a_begin_that_was_ended_half_way_is_begun_anew(house: Path) -> None:
 
 def test_a_point_whose_folder_was_deleted_is_gone(house: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from colosseum.cli.sweep import show
-    from colosseum.launch.local import LocalScheduler
+    from colosseum.launch.local.processes import LocalScheduler
 
     _, sweep = _begun(house)
     shutil.rmtree(sweep.run_of(sweep.points[0]).root)

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from colosseum.bundle import read_bundle
-from colosseum.launch.local import LocalScheduler
-from colosseum.launch.ranks import is_complete
-from colosseum.launch.sweep import Point, Sweep, run_here
+from colosseum.launch.local.processes import LocalScheduler
+from colosseum.launch.local.ranks import is_complete
+from colosseum.launch.trials.sweep import Point, Sweep, run_here
 from colosseum.monitor.watch import last_attempt
 from colosseum.rundir import RunDir
 from tests.cli.conftest import program_bundle

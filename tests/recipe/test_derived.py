@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from colosseum.engines.planned import plan as plan_of
-from colosseum.launch import sbatch
-from colosseum.launch.submit import prepare
+from colosseum.launch.runs.submit import prepare
+from colosseum.launch.slurm import job_script as sbatch
 from colosseum.planning import scaling
 from colosseum.planning.resolve import resolve
 from colosseum.recipe import derived

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from colosseum.bundle import write_bundle
-from colosseum.launch.submit import prepare
+from colosseum.launch.runs.submit import prepare
 from colosseum.rundir import RunDir
 from tests.runtime import tiny
 from tests.runtime.conftest import Place

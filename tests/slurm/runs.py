@@ -14,12 +14,12 @@ from typing import Any
 
 from colosseum.bundle import SLURM_SCRIPT, write_bundle
 from colosseum.engines import start as start_py
-from colosseum.launch import sbatch
-from colosseum.launch.compile import compile_bundle
-from colosseum.launch.jobs import Job, job_of
-from colosseum.launch.scheduler import ENDED
-from colosseum.launch.slurm import SlurmScheduler
-from colosseum.launch.submit import new_run, start
+from colosseum.launch.bundles.compile import compile_bundle
+from colosseum.launch.runs.jobs import Job, job_of
+from colosseum.launch.runs.submit import new_run, start
+from colosseum.launch.schedulers import ENDED
+from colosseum.launch.slurm import job_script as sbatch
+from colosseum.launch.slurm.commands import SlurmScheduler
 from colosseum.planning.resolve import apply_layout, resolve
 from colosseum.recipe.load import load
 from colosseum.rundir import RunDir, latest_rows

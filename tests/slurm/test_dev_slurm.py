@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from colosseum.launch.slurm_json import accounts
+from colosseum.launch.slurm.answers import accounts
 from tests.slurm.conftest import DEV_SLURM, DevSlurm
 
 

@@ -14,7 +14,7 @@ import yaml
 
 from colosseum.cli.main import main
 from colosseum.data.indexed import write_dataset
-from colosseum.launch import submit
+from colosseum.launch.runs import submit
 from colosseum.rundir import RunDir
 from tests.slurm.conftest import DevSlurm
 from tests.slurm.runs import log, until_ended

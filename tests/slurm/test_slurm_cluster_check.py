@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from colosseum.launch.cluster_check import check
+from colosseum.launch.slurm.cluster_check import check
 from colosseum.recipe.load import load
 from colosseum.recipe.schema import Cluster
 from tests.slurm.conftest import DevSlurm

@@ -12,11 +12,13 @@ import pytest
 
 from colosseum.bundle import SLURM_SCRIPT, write_bundle
 from colosseum.errors import EnvironmentFault, RefusedInput
-from colosseum.launch import jobs, sbatch, slurm
-from colosseum.launch.compile import compile_bundle
-from colosseum.launch.jobs import jobs_of
-from colosseum.launch.slurm import SlurmScheduler
-from colosseum.launch.submit import new_run, start
+from colosseum.launch.bundles.compile import compile_bundle
+from colosseum.launch.runs import jobs
+from colosseum.launch.runs.jobs import jobs_of
+from colosseum.launch.runs.submit import new_run, start
+from colosseum.launch.slurm import commands as slurm
+from colosseum.launch.slurm import job_script as sbatch
+from colosseum.launch.slurm.commands import SlurmScheduler
 from colosseum.planning.resolve import apply_layout, resolve
 from colosseum.recipe.load import load
 from colosseum.recipe.schema import Recipe

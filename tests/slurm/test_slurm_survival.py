@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from colosseum.launch import jobs
-from colosseum.launch.jobs import Job
+from colosseum.launch.runs import jobs
+from colosseum.launch.runs.jobs import Job
 from colosseum.monitor.watch import history
 from colosseum.rundir import RunDir, saved_steps
 from tests.slurm.conftest import DevSlurm

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from colosseum.launch import jobs
-from colosseum.launch.jobs import job_of
+from colosseum.launch.runs import jobs
+from colosseum.launch.runs.jobs import job_of
 from colosseum.monitor.watch import history
 from colosseum.rundir import RunDir, checkpoint_folder, latest_rows, read_lines, saved_steps
 from tests.slurm.conftest import DevSlurm

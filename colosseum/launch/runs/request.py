@@ -10,9 +10,9 @@ from pathlib import Path
 
 from colosseum.bundle import RECIPE, LaunchBundle, read_bundle, to_yaml
 from colosseum.errors import Fault, RefusedInput
-from colosseum.launch.compile import Compiled, Lineage
-from colosseum.launch.inputs import Source, checkpoint_reference
-from colosseum.launch.submit import find_run, prepare, runs_root
+from colosseum.launch.bundles.compile import Compiled, Lineage
+from colosseum.launch.bundles.inputs import Source, checkpoint_reference
+from colosseum.launch.runs.submit import find_run, prepare, runs_root
 from colosseum.recipe.load import Loaded, Setting, cluster_names, load, load_cluster
 from colosseum.recipe.override import read_words
 from colosseum.recipe.schema import Recipe

@@ -18,8 +18,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from colosseum.errors import EnvironmentFault, RefusedInput
-from colosseum.launch.ranks import is_complete, run_lock
-from colosseum.launch.scheduler import JobState, Submission
+from colosseum.launch.local.ranks import is_complete, run_lock
+from colosseum.launch.schedulers import JobState, Submission
 from colosseum.rundir import AttemptDir, RunDir
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from colosseum.errors import EnvironmentFault, Fault, RefusedInput
-from colosseum.launch.ranks import is_complete, run_lock
-from colosseum.launch.scheduler import JobState, Submission, scheduler_of
+from colosseum.launch.local.ranks import is_complete, run_lock
+from colosseum.launch.schedulers import JobState, Submission, scheduler_of
 from colosseum.monitor.watch import NOTHING, Attempt, Standing, last_attempt, standing
 from colosseum.reading import Unreadable, tail
 from colosseum.records import number, parse_object, text
@@ -257,7 +257,7 @@ def requeue(run: RunDir) -> Submission | None:
         EnvironmentFault: its scheduler does not say whether it runs.
     """
     from colosseum.bundle import read_bundle
-    from colosseum.launch.submit import modes_of, start
+    from colosseum.launch.runs.submit import modes_of, start
 
     job, bundle = job_of(run, must_answer=True), read_bundle(run.bundle)
     scheduler = scheduler_of(bundle.recipe.cluster)

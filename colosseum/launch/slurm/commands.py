@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from colosseum.errors import EnvironmentFault, RefusedInput, RunFailed
-from colosseum.launch import slurm_json
-from colosseum.launch.scheduler import JobState, Submission
+from colosseum.launch.schedulers import JobState, Submission
+from colosseum.launch.slurm import answers as slurm_json
 from colosseum.launch.stopwatch import part
 from colosseum.rundir import RunDir
 
@@ -108,7 +108,7 @@ class SlurmScheduler:
         ]
 
     def submit_gate(self, run: RunDir, recipe: Recipe, *, after: Sequence[str]) -> str:
-        """A job of one process that runs ``launch/gate.py`` in a run folder; its id."""
+        """A job of one process that runs ``launch/campaigns/gate.py`` in a run folder; its id."""
         run.logs.mkdir(parents=True, exist_ok=True)
         slurm = recipe.cluster.slurm
         places = [
@@ -118,7 +118,7 @@ class SlurmScheduler:
         ]
         where = [f"--chdir={run.root.resolve()}", "--output=logs/gate-%j.out", f"--job-name=gate-{recipe.name}"]
         size = ["--nodes=1", "--ntasks=1", "--time=15", "--requeue", "--open-mode=append"]
-        command = "exec python -m colosseum.launch.gate"
+        command = "exec python -m colosseum.launch.campaigns.gate"
         return self._submit(["sbatch", "--parsable", *where, *size, *places, *_after(after), f"--wrap={command}"])
 
     @staticmethod

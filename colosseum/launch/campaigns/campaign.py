@@ -19,15 +19,13 @@ from colosseum.atomic import write_whole
 from colosseum.bundle import read_bundle, to_json, write_bundle
 from colosseum.engines.registry import engine_of
 from colosseum.errors import EnvironmentFault, Fault, RefusedInput
-from colosseum.launch import inputs
-from colosseum.launch.compile import Compiled
-from colosseum.launch.gate import read_gate
-from colosseum.launch.jobs import LIVE, Job, jobs_of, unasked_start
-from colosseum.launch.kept import JobId, RunName, read_kept
-from colosseum.launch.ranks import is_complete
-from colosseum.launch.scheduler import JobState
-from colosseum.launch.slurm import SlurmScheduler
-from colosseum.launch.submit import (
+from colosseum.launch.bundles import inputs
+from colosseum.launch.bundles.compile import Compiled
+from colosseum.launch.campaigns.gate import read_gate
+from colosseum.launch.local.ranks import is_complete
+from colosseum.launch.runs.jobs import LIVE, Job, jobs_of, unasked_start
+from colosseum.launch.runs.kept import JobId, RunName, read_kept
+from colosseum.launch.runs.submit import (
     find_folder,
     locked,
     note_submission,
@@ -36,6 +34,8 @@ from colosseum.launch.submit import (
     refuse_without_room,
     runs_root,
 )
+from colosseum.launch.schedulers import JobState
+from colosseum.launch.slurm.commands import SlurmScheduler
 from colosseum.recipe import site
 from colosseum.recipe.load import load, load_cluster
 from colosseum.recipe.schema import EngineName, Name, Recipe, Section, Text

@@ -11,7 +11,7 @@ from typing import Any
 
 from colosseum.bundle import SLURM_SCRIPT, LaunchBundle, read_bundle, verify_bundle
 from colosseum.errors import RefusedInput
-from colosseum.launch.compile import Compiled, compile_bundle
+from colosseum.launch.bundles.compile import Compiled, compile_bundle
 from colosseum.planning.resolve import apply_layout
 from colosseum.reading import read_bytes
 from colosseum.recipe import rules

@@ -1,4 +1,4 @@
-# --- from here on every job script is the same (colosseum/launch/job.bash) --------------------------------------------
+# --- from here on every job script is the same (launch/slurm/job.bash) --------------------------------------------
 set -uo pipefail
 umask "$umask"
 export SLURM_UMASK=$umask # which srun gives the ranks

@@ -9,7 +9,7 @@ from importlib import resources
 
 from colosseum.engines.registry import engine_of
 from colosseum.errors import Fault, RefusedInput
-from colosseum.launch import environment
+from colosseum.launch.bundles import environment
 from colosseum.planning.plan import Plan
 from colosseum.planning.scaling import checkpoint_bytes
 from colosseum.recipe.schema import Recipe
@@ -100,7 +100,7 @@ def render(recipe: Recipe, plan: Plan, argv: Sequence[str], *, stop_after_step: 
         argv: what every rank runs, from inside the run folder.
         stop_after_step: the first attempt saves and leaves after this step, and is requeued; 0 = it runs to its end.
     """
-    body = resources.files("colosseum.launch").joinpath("job.bash").read_text()
+    body = resources.files("colosseum.launch.slurm").joinpath("job.bash").read_text()
     lines = ["#!/bin/bash", *_header(recipe, margin_s(recipe)), "", *_values(recipe, argv, stop_after_step), ""]
     lines += [*_settings(recipe, plan), ""]
     return "\n".join(lines) + "\n" + body

@@ -1,4 +1,4 @@
-"""``python -m colosseum.launch.ranks N PROGRAM …``: one attempt of N ranks on this machine, from inside a run folder.
+"""``python -m colosseum.launch.local.ranks N PROGRAM …``: one attempt of N ranks here, from inside a run folder.
 
 What srun and the job script are to a cluster: it makes the attempt's folder, starts the ranks with their place in the
 environment, passes "save and leave" on to them, ends the others when one fails, and settles the outcome.

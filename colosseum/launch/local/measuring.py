@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from colosseum.errors import RunFailed
-from colosseum.launch.local import gpu_count, require_packages
+from colosseum.launch.local.processes import gpu_count, require_packages
 
 Say = Callable[[str], None]
 

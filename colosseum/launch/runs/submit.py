@@ -14,11 +14,14 @@ from colosseum.bundle import LOCAL_SCRIPT, LaunchBundle, write_bundle
 from colosseum.engines.planned import plan as plan_of
 from colosseum.engines.registry import cannot_train, engine_of
 from colosseum.errors import EnvironmentFault, Fault, RefusedInput
-from colosseum.launch import environment, inputs, local, local_script, sbatch
-from colosseum.launch.compile import Compiled, Lineage, compile_bundle
-from colosseum.launch.scheduler import Scheduler, Submission
+from colosseum.launch.bundles import environment, inputs
+from colosseum.launch.bundles.compile import Compiled, Lineage, compile_bundle
+from colosseum.launch.bundles.verify import same
+from colosseum.launch.local import processes as local
+from colosseum.launch.local import script as local_script
+from colosseum.launch.schedulers import Scheduler, Submission
+from colosseum.launch.slurm import job_script as sbatch
 from colosseum.launch.stopwatch import part
-from colosseum.launch.verify import same
 from colosseum.planning.resolve import apply_layout
 from colosseum.recipe.schema import Cluster, Recipe
 from colosseum.rundir import RunDir, append_line, new_run_id

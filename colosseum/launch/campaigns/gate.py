@@ -1,4 +1,4 @@
-"""``python -m colosseum.launch.gate``: the hand-over between two stages, from inside the next one's run folder.
+"""``python -m colosseum.launch.campaigns.gate``: the hand-over between two stages, run in the next one's folder.
 
 It reads the checkpoint the stage begins from and says whether it is what the stage expects: a sentence for each thing
 that is not, and the lineage from the first run to here. Needs neither torch nor a GPU: a job of seconds.
@@ -20,8 +20,8 @@ from colosseum.checkpoint.folders import newest_committed, read_metadata
 from colosseum.checkpoint.metadata import CheckpointMetadata, ModelShape
 from colosseum.engines.registry import engine_of
 from colosseum.errors import ColosseumError, RefusedInput
-from colosseum.launch.inputs import Source, no_conversion
-from colosseum.launch.ranks import is_complete
+from colosseum.launch.bundles.inputs import Source, no_conversion
+from colosseum.launch.local.ranks import is_complete
 from colosseum.reading import Unreadable, read_bytes, read_object
 from colosseum.recipe.schema import Recipe
 from colosseum.records import text, whole

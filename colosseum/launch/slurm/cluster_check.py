@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from colosseum.errors import EnvironmentFault
-from colosseum.launch.sbatch import gpu_option
-from colosseum.launch.slurm import call, job_environment
+from colosseum.launch.slurm.commands import call, job_environment
+from colosseum.launch.slurm.job_script import gpu_option
 from colosseum.recipe.schema import Cluster
 from colosseum.units import slurm_time
 

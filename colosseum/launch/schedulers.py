@@ -73,9 +73,9 @@ def scheduler_of(cluster: Cluster | Literal["slurm", "local"]) -> Scheduler:
     """The scheduler of a cluster."""
     kind = cluster if isinstance(cluster, str) else cluster.scheduler
     if kind == "slurm":
-        from colosseum.launch.slurm import SlurmScheduler
+        from colosseum.launch.slurm.commands import SlurmScheduler
 
         return SlurmScheduler()
-    from colosseum.launch.local import LocalScheduler
+    from colosseum.launch.local.processes import LocalScheduler
 
     return LocalScheduler()

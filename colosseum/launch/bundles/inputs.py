@@ -16,7 +16,7 @@ from colosseum.data.eod import eod_id
 from colosseum.data.indexed import bin_path, idx_path, read_lengths
 from colosseum.engines.registry import engine_of
 from colosseum.errors import Fault, RefusedInput
-from colosseum.launch import environment
+from colosseum.launch.bundles import environment
 from colosseum.recipe.schema import DEFAULT_ENGINE, Recipe
 from colosseum.rundir import RunDir
 

@@ -21,10 +21,10 @@ from colosseum.data.demo_corpus import languages
 from colosseum.data.indexed import bin_path, write_dataset
 from colosseum.engines.planned import resolved
 from colosseum.errors import RefusedInput
-from colosseum.launch.compile import Lineage
-from colosseum.launch.inputs import anchored, checkpoint_reference
-from colosseum.launch.local import MAX_CPU_RANKS, LocalScheduler, attempt_of
-from colosseum.launch.submit import launch, prepare
+from colosseum.launch.bundles.compile import Lineage
+from colosseum.launch.bundles.inputs import anchored, checkpoint_reference
+from colosseum.launch.local.processes import MAX_CPU_RANKS, LocalScheduler, attempt_of
+from colosseum.launch.runs.submit import launch, prepare
 from colosseum.planning.shrink import SAVE_AT, STEPS, VOCAB, Decision, Shrunk, shrink
 from colosseum.recipe.derived import layout_text
 from colosseum.recipe.hash import recipe_hash

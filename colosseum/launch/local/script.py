@@ -5,13 +5,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from colosseum.launch.environment import UNSET, settings
+from colosseum.launch.bundles.environment import UNSET, settings
 from colosseum.planning.plan import Plan
 from colosseum.recipe.schema import Recipe
 
 _HEAD = """#!/bin/bash
 # Starts every rank of this bundle on this machine. From inside the run folder: bash bundle/launch.sh
-# It is what `colosseum bundle run` runs; `colosseum.launch.ranks` is to this machine what srun is to a cluster.
+# It is what `colosseum bundle run` runs; `colosseum.launch.local.ranks` is to this machine what srun is to a cluster.
 set -euo pipefail
 """
 
@@ -25,6 +25,6 @@ def render(recipe: Recipe, plan: Plan, argv: Sequence[str]) -> str:
     lines = [f"  {shlex.quote(f'{s.name}={s.value}')}  # {s.reason}" for s in settings(recipe, plan)]
     lines += [")", *(f': "${{{name}:?{UNSET}}}"' for name in recipe.cluster.env_from)]
     words = " ".join(map(shlex.quote, argv))
-    command = f'exec env "${{settings[@]}}" python -m colosseum.launch.ranks {recipe.resources.gpus} {words}'
+    command = f'exec env "${{settings[@]}}" python -m colosseum.launch.local.ranks {recipe.resources.gpus} {words}'
     umask = f"umask {recipe.cluster.paths.umask:04o}"
     return _HEAD + "\n".join([umask, "settings=(", *lines, command, ""])

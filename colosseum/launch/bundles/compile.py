@@ -25,7 +25,9 @@ from colosseum.bundle import (
 )
 from colosseum.engines.registry import engine_of
 from colosseum.errors import Fault, RefusedInput
-from colosseum.launch import environment, local_script, sbatch
+from colosseum.launch.bundles import environment
+from colosseum.launch.local import script as local_script
+from colosseum.launch.slurm import job_script as sbatch
 from colosseum.planning.plan import Plan
 from colosseum.recipe import derived
 from colosseum.recipe.hash import recipe_hash

@@ -22,13 +22,12 @@ from colosseum.atomic import write_whole
 from colosseum.bundle import read_bundle, to_json, write_bundle
 from colosseum.engines.registry import cannot_train
 from colosseum.errors import Fault, RefusedInput
-from colosseum.launch import inputs, sbatch
-from colosseum.launch.kept import JobId, RunName, read_kept
-from colosseum.launch.local import LocalScheduler
-from colosseum.launch.ranks import is_complete
-from colosseum.launch.request import NewRun, Request, placing, read
-from colosseum.launch.slurm import SlurmScheduler
-from colosseum.launch.submit import (
+from colosseum.launch.bundles import inputs
+from colosseum.launch.local.processes import LocalScheduler
+from colosseum.launch.local.ranks import is_complete
+from colosseum.launch.runs.kept import JobId, RunName, read_kept
+from colosseum.launch.runs.request import NewRun, Request, placing, read
+from colosseum.launch.runs.submit import (
     discard,
     find_folder,
     locked,
@@ -38,6 +37,8 @@ from colosseum.launch.submit import (
     refuse_what_cannot_start,
     start,
 )
+from colosseum.launch.slurm import job_script as sbatch
+from colosseum.launch.slurm.commands import SlurmScheduler
 from colosseum.recipe.schema import Count, Name, Section
 from colosseum.rundir import RunDir
 

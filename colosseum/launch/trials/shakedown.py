@@ -8,7 +8,7 @@ from typing import Any
 from colosseum.checkpoint.folders import read_metadata, source_folder
 from colosseum.engines.planned import plan as plan_of
 from colosseum.errors import RefusedInput
-from colosseum.launch.compile import Compiled, compile_bundle
+from colosseum.launch.bundles.compile import Compiled, compile_bundle
 from colosseum.recipe.schema import Recipe
 from colosseum.units import parse_duration_s
 

@@ -1,0 +1,1 @@
+"""From a recipe and its plan to the folder that is launched."""

@@ -1,0 +1,1 @@
+"""Stages one after another, with a gate between them."""

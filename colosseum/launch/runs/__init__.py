@@ -1,0 +1,1 @@
+"""Run folders: submitted, listed, requeued, cancelled."""

@@ -1,0 +1,1 @@
+"""Slurm: its commands, their answers and the job script."""

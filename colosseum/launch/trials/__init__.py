@@ -1,0 +1,1 @@
+"""Many runs or short ones: sweeps, rehearsals, smoke tests."""
