@@ -15,7 +15,7 @@ from colosseum import records
 from colosseum.reading import Unreadable, read_bytes, rows
 from colosseum.records import CHECKPOINT_MARK as CHECKPOINT_MARK
 from colosseum.records import LATEST_FILE as LATEST_FILE
-from colosseum.records import Outcome, whole
+from colosseum.records import AttemptEnvironment, Outcome, whole
 from colosseum.records import saved_steps as saved_steps
 
 OutcomeKind = Literal["completed", "saved", "data_error", "numeric_error", "config_error", "hang", "crash"]
@@ -104,6 +104,20 @@ class RunDir:
         if not self.attempts.is_dir():
             return []
         return sorted(int(p.name) for p in self.attempts.iterdir() if _NUMBER.fullmatch(p.name))
+
+    def attempt_of(self, job_id: str) -> AttemptDir | None:
+        """The newest attempt that a job began, by its env.json; None = the job began none."""
+        for n in reversed(self.attempt_numbers()):
+            with suppress(FileNotFoundError, Unreadable):
+                environment = AttemptEnvironment.from_line(read_bytes(self.attempt(n).env))
+                if environment is not None and environment.job_id == job_id:
+                    return self.attempt(n)
+        return None
+
+    def is_complete(self) -> bool:
+        """Whether an attempt reached the last step."""
+        outcomes = (self.attempt(n).read_outcome() for n in self.attempt_numbers())
+        return any(o is not None and o.kind == "completed" for o in outcomes)
 
     def forgive_attempts(self) -> None:
         """Attempts so far no longer count towards a crash loop: somebody wants one more."""

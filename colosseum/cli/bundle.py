@@ -42,9 +42,9 @@ def run(folder: Folder, runs: Runs = None, as_json: Json = False) -> None:
     """Run a bundle on this machine, in a new run folder."""
     from colosseum.bundle import read_bundle
     from colosseum.cli.launching import report
-    from colosseum.launch.local.processes import LocalScheduler
     from colosseum.launch.runs.submit import replay, runs_root
+    from colosseum.launch.schedulers.registry import this_machine
 
-    bundle, scheduler = read_bundle(folder), LocalScheduler()
+    bundle, scheduler = read_bundle(folder), this_machine()
     new, submission = replay(bundle, scheduler, runs_root(runs, bundle.recipe.cluster))
     report(new, submission, scheduler, bundle.recipe, bundle.manifest, as_json)

@@ -73,13 +73,16 @@ def _find(name: str, cluster: str | None, runs: Path | None) -> Campaign:
 def _go_on(campaign: Campaign, as_json: bool, *, again: bool) -> None:
     from colosseum.bundle import read_bundle
     from colosseum.launch.campaigns.campaign import submit
+    from colosseum.launch.schedulers.base import Queue
+    from colosseum.launch.schedulers.registry import scheduler_of
 
-    if read_bundle(campaign.run_of(campaign.stages[0]).bundle).recipe.cluster.scheduler == "local":
-        _run_here(campaign)
-    else:
-        campaign, submitted = submit(campaign, again=again)
+    queue = scheduler_of(read_bundle(campaign.run_of(campaign.stages[0]).bundle).recipe.cluster.scheduler)
+    if isinstance(queue, Queue):
+        campaign, submitted = submit(campaign, queue, again=again)
         if not as_json:
             say(f"submitted: {', '.join(submitted) or 'nothing, all stages are complete or already queued'}")
+    else:
+        _run_here(campaign)
     _show(campaign, as_json)
 
 
@@ -93,19 +96,18 @@ def _run_here(campaign: Campaign) -> None:
     from colosseum.cli.launching import report
     from colosseum.errors import RunFailed
     from colosseum.launch.campaigns.gate import pass_through
-    from colosseum.launch.local.ranks import is_complete
     from colosseum.launch.runs.submit import start
-    from colosseum.launch.schedulers import scheduler_of
+    from colosseum.launch.schedulers.registry import scheduler_of
 
     for stage in campaign.stages:
         place = campaign.run_of(stage)
-        if is_complete(place):
+        if place.is_complete():
             continue
         say(f"stage {stage.name}")
         if stage.source is not None and not (verdict := pass_through(place)).passed:
             raise RunFailed(f"stage {stage.name} cannot start: {'; '.join(verdict.faults)}")
         bundle = read_bundle(place.bundle)
-        scheduler = scheduler_of(bundle.recipe.cluster)
+        scheduler = scheduler_of(bundle.recipe.cluster.scheduler)
         report(place, start(place, bundle.recipe, scheduler), scheduler, bundle.recipe, bundle.manifest, as_json=False)
 
 

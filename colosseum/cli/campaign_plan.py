@@ -10,7 +10,7 @@ from colosseum.cli.output import document, stdout, warn
 from colosseum.launch.bundles.compile import Compiled
 from colosseum.launch.campaigns.campaign import CampaignFile, Stage, plan, remarks
 from colosseum.launch.runs.submit import runs_root
-from colosseum.launch.slurm.job_script import nodes_and_tasks
+from colosseum.recipe import derived
 from colosseum.recipe.load import load_cluster
 from colosseum.units import format_duration
 
@@ -46,7 +46,7 @@ def _row(stage: Stage, compiled: Compiled) -> dict[str, Any]:
         "recipe": stage.recipe,
         "engine": compiled.recipe.engine,
         "recipe_hash": compiled.manifest["recipe_hash"],
-        "nodes": nodes_and_tasks(compiled.recipe)[0],
+        "nodes": derived.nodes_and_ranks(compiled.recipe)[0],
         "total_steps": compiled.manifest["total_steps"],
         "days": compiled.plan.days,
         "checkpoint_load": list(compiled.recipe.checkpoint.load),

@@ -13,15 +13,15 @@ import typer
 from colosseum.bundle import read_bundle
 from colosseum.cli.output import document, note, say, warn
 from colosseum.errors import RunFailed
-from colosseum.launch.local.processes import LocalScheduler, attempt_of
 from colosseum.launch.runs.request import Continued, NewRun, placing
 from colosseum.launch.runs.submit import launch, start
-from colosseum.launch.schedulers import Scheduler, Submission, scheduler_of
-from colosseum.launch.slurm.job_script import nodes_and_tasks
+from colosseum.launch.schedulers.base import Foreground, Scheduler, Submission
+from colosseum.launch.schedulers.registry import scheduler_of
 from colosseum.launch.stopwatch import reading
 from colosseum.launch.trials.shakedown import shakedown_of
 from colosseum.monitor.logs import last_lines
 from colosseum.monitor.progress import progress_line
+from colosseum.recipe import derived
 from colosseum.recipe.schema import Recipe
 from colosseum.records import Outcome
 from colosseum.rundir import RunDir
@@ -37,7 +37,7 @@ LINE_EVERY_S = 1.0
 def launch_new(asked: NewRun, as_json: bool, *, shakedown: bool = False) -> None:
     """Makes the run folder, starts it and ends as it ends; with a shakedown, only once that has passed."""
     warn(asked.warnings)
-    scheduler, after = scheduler_of(asked.compiled.recipe.cluster), []
+    scheduler, after = scheduler_of(asked.compiled.recipe.cluster.scheduler), []
     with placing(asked.origins):
         if shakedown:
             small = shakedown_of(asked.compiled, asked.runs)
@@ -51,7 +51,7 @@ def launch_new(asked: NewRun, as_json: bool, *, shakedown: bool = False) -> None
 
 def continue_run(asked: Continued, as_json: bool) -> None:
     """One more attempt in the run's own folder."""
-    scheduler = scheduler_of(asked.bundle.recipe.cluster)
+    scheduler = scheduler_of(asked.bundle.recipe.cluster.scheduler)
     submission = start(asked.run, asked.bundle.recipe, scheduler)
     report(asked.run, submission, scheduler, asked.bundle.recipe, asked.bundle.manifest, as_json)
 
@@ -79,7 +79,7 @@ def report(
         "lineage": manifest.get("lineage"),
     }
     say_seconds()
-    if not isinstance(scheduler, LocalScheduler):
+    if not isinstance(scheduler, Foreground):
         if as_json:
             document({**result, "outcome": None})
         else:
@@ -116,7 +116,7 @@ def say_seconds() -> None:
 def _size(run: RunDir, recipe: Recipe) -> str:
     """What a job takes and what is expected of it, in one line."""
     plan = read_bundle(run.bundle).plan
-    nodes, ranks = nodes_and_tasks(recipe)
+    nodes, ranks = derived.nodes_and_ranks(recipe)
     at = plan.layout
     text = f"{nodes:,} node{'s' * (nodes > 1)} x {ranks} rank{'s' * (ranks > 1)}"
     text += f", TP{at.tp} PP{at.pp} CP{at.cp} DP{at.dp}"
@@ -148,13 +148,13 @@ class Progress:
 
 
 def _outcome(run: RunDir, submission: Submission) -> Outcome | None:
-    attempt = attempt_of(run, submission.job_id)
+    attempt = run.attempt_of(submission.job_id)
     return None if attempt is None else attempt.read_outcome()
 
 
 def _failure(run: RunDir, submission: Submission, outcome: Outcome | None, again: str) -> str | None:
     """Why the run failed, with the last lines of the log that tells it; None = it did not."""
-    attempt = attempt_of(run, submission.job_id)
+    attempt = run.attempt_of(submission.job_id)
     if attempt is None or outcome is None:
         log = run.logs / f"job-{submission.job_id}.out"
         return f"the run ended before its first step\n{_tail(log)}"

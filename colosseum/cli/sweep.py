@@ -13,11 +13,11 @@ import typer
 from colosseum.cli.launching import say_seconds
 from colosseum.cli.output import document, note, say, stdout, warn, wide
 from colosseum.errors import RunFailed
-from colosseum.launch.local.processes import LocalScheduler
 from colosseum.launch.runs.jobs import Job, jobs_of
 from colosseum.launch.runs.request import NewRun, Request
 from colosseum.launch.runs.submit import warnings
-from colosseum.launch.slurm.commands import array_option
+from colosseum.launch.schedulers.base import Foreground, Queue
+from colosseum.launch.schedulers.registry import scheduler_of
 from colosseum.launch.stopwatch import part
 from colosseum.launch.trials.sweep import (
     Point,
@@ -84,8 +84,9 @@ def launch_sweep(request: Request, words: Sequence[str], at_once: int | None, as
         return
     with part("checks and folders"):
         sweep = begin(points, at_once)
-    if first.compiled.recipe.cluster.scheduler == "slurm":
-        sweep, now = submit(sweep)
+    scheduler = scheduler_of(first.compiled.recipe.cluster.scheduler)
+    if isinstance(scheduler, Queue):
+        sweep, now = submit(sweep, scheduler)
         if not as_json:
             runs = f"{len(sweep.points)} runs"
             told = f"submitted as job array {sweep.job}: {runs}" if now else "submitted: nothing, all runs were before"
@@ -94,7 +95,7 @@ def launch_sweep(request: Request, words: Sequence[str], at_once: int | None, as
         show(sweep, as_json)
         return
     say_seconds()
-    stopped = run_here(sweep, LocalScheduler(), note)
+    stopped = isinstance(scheduler, Foreground) and run_here(sweep, scheduler, note)
     show(sweep, as_json)
     failed = [row for row in _rows(sweep) if row.word in ("failed", "ended")]
     if failed:
@@ -190,7 +191,8 @@ def _show_plan(
 ) -> None:
     """What would be started: the points and the array's script; nothing is written."""
     script, first = array_script(points), points[0][1].compiled
-    option = array_option(len(points), at_once) if script else None
+    queue = scheduler_of(first.recipe.cluster.scheduler)
+    option = queue.array_option(len(points), at_once) if isinstance(queue, Queue) else None
     if as_json:
         rows = [
             {

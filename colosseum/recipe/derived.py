@@ -59,6 +59,12 @@ def fp8_local_rows(recipe: Recipe) -> int:
     return 128 if recipe.precision.fp8 == "blockwise" else 8
 
 
+def nodes_and_ranks(recipe: Recipe) -> tuple[int, int]:
+    """Nodes of a job, and ranks on each: one a GPU."""
+    gpus, per_node = recipe.resources.gpus, recipe.resources.gpus_per_node
+    return (1, gpus) if gpus <= per_node else (gpus // per_node, per_node)
+
+
 def layout_text(tp: int, pp: int, vpp: int, cp: int, dp: int) -> str:
     """``TP8 PP10 VPP10 CP4 DP9``; sizes of 1 are left out but for TP, PP and DP."""
     parts = [f"TP{tp}", f"PP{pp}", *([f"VPP{vpp}"] if vpp > 1 else [])]

@@ -11,7 +11,7 @@ from colosseum.errors import RefusedInput
 from colosseum.launch.bundles import inputs
 from colosseum.launch.bundles.compile import Compiled
 from colosseum.launch.runs.submit import prepare, runs_root, warnings
-from colosseum.launch.slurm import job_script as sbatch
+from colosseum.launch.slurm import job_script
 from colosseum.recipe.load import load, load_cluster
 
 
@@ -54,7 +54,7 @@ def test_another_form_is_refused(form: str) -> None:
 )
 def test_extra_options_cannot_undo_ours(option: str) -> None:
     recipe = load("colosseum-355b/cpt-16k-expand", [f"cluster.slurm.extra=['{option}']"], cluster="dgx-h100").recipe
-    (fault,) = sbatch.faults(recipe)
+    (fault,) = job_script.faults(recipe)
     assert (fault.path, fault.value) == ("cluster.slurm.extra", option)
 
 
@@ -62,7 +62,9 @@ def test_extra_options_cannot_undo_ours(option: str) -> None:
 def test_a_whole_node_is_not_given_up_again(option: str) -> None:
     def paths(exclusive: str) -> list[str]:
         words = [f"cluster.slurm.extra=['{option}']", f"cluster.slurm.exclusive={exclusive}"]
-        return [f.path for f in sbatch.faults(load("colosseum-355b/cpt-16k-expand", words, cluster="dgx-h100").recipe)]
+        return [
+            f.path for f in job_script.faults(load("colosseum-355b/cpt-16k-expand", words, cluster="dgx-h100").recipe)
+        ]
 
     assert paths("true") == ["cluster.slurm.extra"]
     assert paths("false") == []

@@ -12,7 +12,6 @@ import pytest
 
 from colosseum.bundle import read_bundle
 from colosseum.launch.local.processes import LocalScheduler
-from colosseum.launch.local.ranks import is_complete
 from colosseum.launch.trials.sweep import Point, Sweep, run_here
 from colosseum.monitor.watch import last_attempt
 from colosseum.rundir import RunDir
@@ -52,7 +51,7 @@ def test_so_many_points_run_at_a_time_and_what_is_complete_is_not_run_again(tmp_
 
     assert run_here(sweep, Watched(), said.append) is False
     assert max(live) < at_once
-    assert all(is_complete(sweep.run_of(point)) for point in sweep.points)
+    assert all(sweep.run_of(point).is_complete() for point in sweep.points)
     assert [line.partition(":")[0] for line in said] == [f"point {i}, optimizer.lr={i}" for i in range(3)]
     assert run_here(sweep, LocalScheduler(), said.append) is False
     assert len(said) == 3

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from colosseum.engines.planned import plan as plan_of
 from colosseum.launch.runs.submit import prepare
-from colosseum.launch.slurm import job_script as sbatch
+from colosseum.launch.slurm import job_script
 from colosseum.planning import scaling
 from colosseum.planning.resolve import resolve
 from colosseum.recipe import derived
@@ -80,7 +80,7 @@ def test_plan_and_job_script_know_one_size_of_a_checkpoint(words: tuple[str, ...
     size, rate = plan.storage.checkpoint_bytes, recipe.cluster.storage.write_bytes_per_s
     assert size == scaling.checkpoint_bytes(recipe)
     assert size / bytes_per_parameter == pytest.approx(8.54e9, rel=0.01)
-    assert rate is not None and sbatch.margin_s(recipe) == int(2 * size / rate) + 120
+    assert rate is not None and job_script.margin_s(recipe) == int(2 * size / rate) + 120
 
 
 def test_a_layout_is_written_one_way() -> None:

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from colosseum.errors import RefusedInput
-from colosseum.launch.bundles import environment
+from colosseum.launch import environment
 from colosseum.recipe.load import load
 
 SECRETS = {

@@ -17,8 +17,8 @@ from colosseum.engines import start as start_py
 from colosseum.launch.bundles.compile import compile_bundle
 from colosseum.launch.runs.jobs import Job, job_of
 from colosseum.launch.runs.submit import new_run, start
-from colosseum.launch.schedulers import ENDED
-from colosseum.launch.slurm import job_script as sbatch
+from colosseum.launch.schedulers.base import ENDED
+from colosseum.launch.slurm import job_script
 from colosseum.launch.slurm.commands import SlurmScheduler
 from colosseum.planning.resolve import apply_layout, resolve
 from colosseum.recipe.load import load
@@ -37,7 +37,7 @@ def stand_in_run(
     plan = resolve(recipe)
     compiled = compile_bundle(apply_layout(recipe, plan.layout), plan)
     argv = [sys.executable, *(("-I", "bundle/engine/start.py") if foreign else (str(STAND_IN),))]
-    script = sbatch.render(compiled.recipe, plan, argv, stop_after_step=stop_after_step)
+    script = job_script.render(compiled.recipe, plan, argv, stop_after_step=stop_after_step)
     run = new_run(runs, name)
     start = Path(start_py.__file__).read_bytes()
     more = {"engine/command.json": json.dumps(COMMAND).encode(), "engine/start.py": start} if foreign else {}

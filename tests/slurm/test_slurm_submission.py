@@ -16,8 +16,7 @@ from colosseum.launch.bundles.compile import compile_bundle
 from colosseum.launch.runs import jobs
 from colosseum.launch.runs.jobs import jobs_of
 from colosseum.launch.runs.submit import new_run, start
-from colosseum.launch.slurm import commands as slurm
-from colosseum.launch.slurm import job_script as sbatch
+from colosseum.launch.slurm import commands, job_script
 from colosseum.launch.slurm.commands import SlurmScheduler
 from colosseum.planning.resolve import apply_layout, resolve
 from colosseum.recipe.load import load
@@ -44,7 +43,7 @@ def _here(slurm: DevSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
 def _run_of(recipe: Recipe, runs: Path, *argv: str) -> RunDir:
     plan = resolve(recipe)
     compiled = compile_bundle(apply_layout(recipe, plan.layout), plan)
-    script = sbatch.render(compiled.recipe, plan, argv) if argv else compiled.script
+    script = job_script.render(compiled.recipe, plan, argv) if argv else compiled.script
     run = new_run(runs, recipe.name)
     write_bundle(run.bundle, {**compiled.files, SLURM_SCRIPT: script.encode()}, compiled.manifest)
     return run
@@ -155,8 +154,8 @@ def test_slurm_is_asked_once_for_all_jobs(tmp_path: Path, monkeypatch: pytest.Mo
     runs = [stand_in_run(tmp_path, f"one-of-{i}") for i in range(3)]
     ids = [submit(run) for run in runs]
     asked = []
-    call = slurm.call
-    monkeypatch.setattr(slurm, "call", lambda *argv, **options: asked.append(argv[0]) or call(*argv, **options))
+    call = commands.call
+    monkeypatch.setattr(commands, "call", lambda *argv, **options: asked.append(argv[0]) or call(*argv, **options))
     found, warnings = jobs_of(runs)
     assert asked == ["squeue"]
     assert [job.state.job_id for job in found] == ids

@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from colosseum.engines.foreign import RUN, source_folder, total_steps
-from colosseum.recipe.derived import steps_per_epoch
+from colosseum.recipe.derived import nodes_and_ranks, steps_per_epoch
 from colosseum.recipe.schema import ChatTokens, Recipe, SftTask
 from colosseum.units import parse_duration_s
 
@@ -230,10 +230,10 @@ def _aligner_trainer(recipe: Recipe) -> Config:
 
 
 def _trainer(recipe: Recipe) -> Config:
-    gpus, per_node = recipe.resources.gpus, recipe.resources.gpus_per_node
+    nodes, devices = nodes_and_ranks(recipe)
     return {
-        "num_nodes": max(1, gpus // per_node),
-        "devices": min(gpus, per_node),
+        "num_nodes": nodes,
+        "devices": devices,
         "accelerator": "gpu",
         "precision": "bf16" if recipe.precision.dtype == "bf16" else 32,
     }

@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from colosseum.engines.foreign import RUN, total_steps
+from colosseum.recipe.derived import nodes_and_ranks
 from colosseum.recipe.schema import Recipe
 
 LOGS = "nemo"
@@ -156,12 +157,12 @@ def _chat(recipe: Recipe) -> Node:
 
 
 def _trainer(recipe: Recipe) -> Node:
-    train, gpus, per_node = recipe.train, recipe.resources.gpus, recipe.resources.gpus_per_node
+    train, (nodes, devices) = recipe.train, nodes_and_ranks(recipe)
     return call(
         f"{LIGHTNING}:Trainer",
         accelerator="gpu",
-        num_nodes=max(1, gpus // per_node),
-        devices=min(gpus, per_node),
+        num_nodes=nodes,
+        devices=devices,
         max_steps=total_steps(recipe),
         val_check_interval=train.val_every_steps,
         limit_val_batches=train.val_steps,

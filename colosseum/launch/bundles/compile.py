@@ -15,19 +15,16 @@ from typing import Any
 from colosseum.bundle import (
     ENV,
     ENV_SCHEMA,
-    LOCAL_SCRIPT,
     MANIFEST_SCHEMA,
     PLAN,
     RECIPE,
-    SLURM_SCRIPT,
     to_json,
     to_yaml,
 )
 from colosseum.engines.registry import engine_of
 from colosseum.errors import Fault, RefusedInput
-from colosseum.launch.bundles import environment
-from colosseum.launch.local import script as local_script
-from colosseum.launch.slurm import job_script as sbatch
+from colosseum.launch import environment
+from colosseum.launch.schedulers.scripts import scripts_of
 from colosseum.planning.plan import Plan
 from colosseum.recipe import derived
 from colosseum.recipe.hash import recipe_hash
@@ -71,16 +68,14 @@ class Compiled:
 
 def faults(recipe: Recipe) -> list[Fault]:
     """What the engine or the cluster cannot do of a resolved recipe."""
-    on_slurm = recipe.cluster.scheduler == "slurm"
-    site = sbatch.faults(recipe) if on_slurm else environment.faults(recipe)
-    return [*engine_of(recipe.engine).faults(recipe), *site]
+    return [*engine_of(recipe.engine).faults(recipe), *scripts_of(recipe).faults(recipe)]
 
 
 def compile_bundle(recipe: Recipe, plan: Plan, *, lineage: Lineage | None = None, stop_after_step: int = 0) -> Compiled:
     """Renders a resolved recipe (no ``auto`` left) for its engine and its cluster's scheduler.
 
     Args:
-        stop_after_step: on Slurm, the first attempt saves and leaves after this step (0 = it does not).
+        stop_after_step: in a queue, the first attempt saves and leaves after this step (0 = it does not).
 
     Raises:
         RefusedInput: the engine or the cluster cannot do what the recipe says; all faults at once.
@@ -88,20 +83,20 @@ def compile_bundle(recipe: Recipe, plan: Plan, *, lineage: Lineage | None = None
     if found := faults(recipe):
         raise RefusedInput(found)
     launch = engine_of(recipe.engine).render(recipe, plan)
-    if recipe.cluster.scheduler == "slurm":
-        name, script = SLURM_SCRIPT, sbatch.render(recipe, plan, launch.argv, stop_after_step=stop_after_step)
-    else:
-        name, script = LOCAL_SCRIPT, local_script.render(recipe, plan, launch.argv)
+    scripts = scripts_of(recipe)
+    script = scripts.render(recipe, plan, launch.argv, stop_after_step=stop_after_step)
     env = {"schema": ENV_SCHEMA, "variables": [asdict(s) for s in environment.settings(recipe, plan)]}
     files = {
         RECIPE: to_yaml(recipe.as_data()),
         PLAN: to_json(plan.as_json()),
         ENV: to_json(env),
-        name: script.encode(),
+        scripts.name: script.encode(),
         **library(),
         **{f"engine/{file}": data for file, data in launch.files.items()},
     }
-    return Compiled(recipe=recipe, plan=plan, script_name=name, files=files, manifest=_manifest(recipe, lineage))
+    return Compiled(
+        recipe=recipe, plan=plan, script_name=scripts.name, files=files, manifest=_manifest(recipe, lineage)
+    )
 
 
 def library() -> dict[str, bytes]:

@@ -16,7 +16,8 @@ from colosseum.data.eod import eod_id
 from colosseum.data.indexed import bin_path, idx_path, read_lengths
 from colosseum.engines.registry import engine_of
 from colosseum.errors import Fault, RefusedInput
-from colosseum.launch.bundles import environment
+from colosseum.launch import environment
+from colosseum.launch.schedulers.scripts import scripts_of
 from colosseum.recipe.schema import DEFAULT_ENGINE, Recipe
 from colosseum.rundir import RunDir
 
@@ -88,18 +89,6 @@ def _blend_faults(recipe: Recipe) -> list[Fault]:
     return found
 
 
-def _site_paths(recipe: Recipe) -> Iterator[tuple[str, str, Path, str]]:
-    """Field, value, file and rule of what the cluster's own paths must hold."""
-    cluster = recipe.cluster
-    if cluster.scheduler != "slurm":
-        return
-    if cluster.venv is not None:
-        rule = "holds no bin/python: the job would run whatever python comes next in PATH"
-        yield "cluster.venv", cluster.venv, Path(cluster.venv) / "bin" / "python", rule
-    if cluster.container is not None and cluster.container.image.startswith("/"):
-        yield "cluster.container.image", cluster.container.image, Path(cluster.container.image), "does not exist"
-
-
 def _is_visible(value: str) -> bool:
     """Whether this machine has the folder around a path of the cluster, so that it can tell what is in it."""
     return Path(value).parent.is_dir()
@@ -107,23 +96,16 @@ def _is_visible(value: str) -> bool:
 
 def site_warnings(recipe: Recipe) -> list[str]:
     """Paths that only the compute nodes may have."""
-    hidden = [(path, value) for path, value, _, _ in _site_paths(recipe) if not _is_visible(value)]
-    return [f"{path} = {value}: this machine cannot tell whether it is there" for path, value in hidden]
+    hidden = [path for path in scripts_of(recipe).paths(recipe) if not _is_visible(path.value)]
+    return [f"{path.field} = {path.value}: this machine cannot tell whether it is there" for path in hidden]
 
 
 def _site_faults(recipe: Recipe, runs: Path) -> list[Fault]:
     """What of the site's own paths a job would find out after its time in the queue."""
-    found = [
-        Fault(path=path, value=value, rule=rule)
-        for path, value, file, rule in _site_paths(recipe)
-        if _is_visible(value) and not file.exists()
-    ]
-    cluster = recipe.cluster
-    found += environment.unset(recipe)
-    if cluster.scheduler == "slurm" and cluster.container is not None and "," in str(runs.absolute()):
-        rule = "must hold no comma: pyxis takes what follows as the next mount; --runs names another place"
-        found.append(Fault(path="cluster.paths.runs", value=str(runs), rule=rule))
-    return found
+    scripts = scripts_of(recipe)
+    absent = [path for path in scripts.paths(recipe) if _is_visible(path.value) and not path.file.exists()]
+    found = [Fault(path=path.field, value=path.value, rule=path.rule) for path in absent]
+    return found + environment.unset(recipe) + scripts.runs_faults(recipe, runs)
 
 
 def tokenizer_faults(recipe: Recipe) -> list[Fault]:

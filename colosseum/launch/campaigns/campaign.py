@@ -22,7 +22,6 @@ from colosseum.errors import EnvironmentFault, Fault, RefusedInput
 from colosseum.launch.bundles import inputs
 from colosseum.launch.bundles.compile import Compiled
 from colosseum.launch.campaigns.gate import read_gate
-from colosseum.launch.local.ranks import is_complete
 from colosseum.launch.runs.jobs import LIVE, Job, jobs_of, unasked_start
 from colosseum.launch.runs.kept import JobId, RunName, read_kept
 from colosseum.launch.runs.submit import (
@@ -34,8 +33,8 @@ from colosseum.launch.runs.submit import (
     refuse_without_room,
     runs_root,
 )
-from colosseum.launch.schedulers import JobState
-from colosseum.launch.slurm.commands import SlurmScheduler
+from colosseum.launch.schedulers.base import JobState, Queue
+from colosseum.launch.schedulers.registry import scheduler_of
 from colosseum.recipe import site
 from colosseum.recipe.load import load, load_cluster
 from colosseum.recipe.schema import EngineName, Name, Recipe, Section, Text
@@ -43,6 +42,7 @@ from colosseum.rundir import RunDir, new_run_id
 
 SCHEMA = "colosseum.campaign/1"
 MAX_BYTES = 1 << 16
+GATE_COMMAND = "python -m colosseum.launch.campaigns.gate"
 
 
 class StageFile(Section):
@@ -255,16 +255,15 @@ def find(name: str, runs: Path) -> Campaign:
     return read(find_folder("campaign", name, runs))
 
 
-def submit(campaign: Campaign, *, again: bool) -> tuple[Campaign, list[str]]:
-    """Submits to Slurm what is not submitted yet; the campaign after it, and the names of the stages submitted.
+def submit(campaign: Campaign, queue: Queue, *, again: bool) -> tuple[Campaign, list[str]]:
+    """Submits what is not submitted yet; the campaign after it, and the names of the stages submitted.
 
     Args:
         again: also the first stage that is neither done nor on its way, and all after it.
 
     Raises:
-        RefusedInput: Slurm refuses a job, or the campaign's cluster has no queue.
+        RefusedInput: the queue refuses a job.
     """
-    scheduler = SlurmScheduler()
     with locked(campaign.root):
         campaign = read(campaign.root)
         standing = {status.stage.name: status for status in statuses(campaign, must_answer=True)}
@@ -275,10 +274,10 @@ def submit(campaign: Campaign, *, again: bool) -> tuple[Campaign, list[str]]:
             if on_its_way and stage.source not in submitted:
                 continue
             if status.job is not None and status.word in LIVE:  # it waits for a job that is no more
-                scheduler.cancel(status.job.submission.job_id)
+                queue.cancel(status.job.submission.job_id)
             recipe = read_bundle(run.bundle).recipe
             if stage.job is None:
-                scheduler.check(run, recipe)
+                queue.check(run, recipe)
             else:
                 run.forgive_attempts()
             jobs = {s.name: s.job for s in campaign.stages}
@@ -288,9 +287,9 @@ def submit(campaign: Campaign, *, again: bool) -> tuple[Campaign, list[str]]:
                 before = jobs[stage.source]
                 waits = [before] if before and standing[stage.source].word != "done" else []
                 run.gate.unlink(missing_ok=True)
-                gate_job = scheduler.submit_gate(run, recipe, after=waits)
+                gate_job = queue.submit_script(run, recipe, "gate", GATE_COMMAND, after=waits)
                 after = [gate_job]
-            submission = scheduler.submit(run, after=after)
+            submission = queue.submit(run, after=after)
             note_submission(run, submission)
             stages = list(campaign.stages)
             stages[index] = replace(stage, gate_job=gate_job, job=submission.job_id)
@@ -301,10 +300,10 @@ def submit(campaign: Campaign, *, again: bool) -> tuple[Campaign, list[str]]:
 
 
 def statuses(campaign: Campaign, *, must_answer: bool = False) -> list[StageStatus]:
-    """Where each stage stands; Slurm is asked once for the stages and once for the gates.
+    """Where each stage stands; the scheduler is asked once for the stages and once for the gates.
 
     Raises:
-        EnvironmentFault: Slurm does not answer, and it ``must_answer``.
+        EnvironmentFault: the scheduler does not answer, and it ``must_answer``.
     """
     jobs, unasked = jobs_of([campaign.run_of(stage) for stage in campaign.stages])
     if unasked and must_answer:
@@ -312,9 +311,10 @@ def statuses(campaign: Campaign, *, must_answer: bool = False) -> list[StageStat
     by_run = {job.run.root.name: job for job in jobs}
     gate_ids = [stage.gate_job for stage in campaign.stages if stage.gate_job]
     gates: Mapping[str, JobState] = {}
-    if gate_ids:
+    scheduler = next((job.submission.scheduler for job in jobs if not job.unreadable), None)
+    if gate_ids and scheduler:
         try:
-            gates = SlurmScheduler().states(gate_ids)
+            gates = scheduler_of(scheduler).states(gate_ids)
         except EnvironmentFault:  # gate.json tells most
             gates = {}
     return [
@@ -325,7 +325,7 @@ def statuses(campaign: Campaign, *, must_answer: bool = False) -> list[StageStat
 def _status(campaign: Campaign, stage: Stage, job: Job | None, gate: JobState | None) -> StageStatus:
     run = campaign.run_of(stage)
     verdict = read_gate(run)
-    if is_complete(run):
+    if run.is_complete():
         word, why = "done", ""
     elif verdict is not None and not verdict.passed:
         word, why = "held", "; ".join(verdict.faults)

@@ -21,7 +21,6 @@ from colosseum.checkpoint.metadata import CheckpointMetadata, ModelShape
 from colosseum.engines.registry import engine_of
 from colosseum.errors import ColosseumError, RefusedInput
 from colosseum.launch.bundles.inputs import Source, no_conversion
-from colosseum.launch.local.ranks import is_complete
 from colosseum.reading import Unreadable, read_bytes, read_object
 from colosseum.recipe.schema import Recipe
 from colosseum.records import text, whole
@@ -78,7 +77,7 @@ def judge(run: RunDir) -> Verdict:
         raise RefusedInput(f"{run.root.name} begins from {source}, no run: there is nothing to hand over")
     wanted = Source.parse(source.removeprefix("run:"))
     parent = RunDir(run.root.resolve().parent / wanted.run)
-    faults = [] if wanted.step is not None or is_complete(parent) else [f"{wanted.run} has not reached its last step"]
+    faults = [] if wanted.step is not None or parent.is_complete() else [f"{wanted.run} has not reached its last step"]
     its = read_bundle(parent.bundle).recipe
     if not engine_of(its.engine).has_metadata:
         return _of_foreign(recipe, parent, its, faults)

@@ -18,15 +18,14 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from colosseum.errors import EnvironmentFault, RefusedInput
-from colosseum.launch.local.ranks import is_complete, run_lock
-from colosseum.launch.schedulers import JobState, Submission
-from colosseum.rundir import AttemptDir, RunDir
+from colosseum.launch.local.ranks import run_lock
+from colosseum.launch.schedulers.base import JobState, Say, Show, Submission
+from colosseum.rundir import RunDir
 
 if TYPE_CHECKING:
     from colosseum.recipe.schema import Recipe
 
 MAX_CPU_RANKS = 8
-Show = Callable[[Mapping[str, Any]], None]
 POLL_S = 0.2
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -68,16 +67,6 @@ def require_packages() -> None:
         )
 
 
-def attempt_of(run: RunDir, job_id: str) -> AttemptDir | None:
-    """The attempt that a local job began; its env.json holds the job's id."""
-    for number in reversed(run.attempt_numbers()):
-        attempt = run.attempt(number)
-        with suppress(OSError, ValueError):
-            if json.loads(attempt.env.read_text()).get("job_id") == job_id:
-                return attempt
-    return None
-
-
 class LocalScheduler:
     """The ``Scheduler`` of this machine: no queue, a job is a process group, its id the leader's process id."""
 
@@ -96,7 +85,7 @@ class LocalScheduler:
         if sentence := cannot_run(recipe):
             raise RefusedInput(sentence)
         require_packages()
-        if is_complete(run):
+        if run.is_complete():
             raise RefusedInput(f"{run.root.name} is complete; to go on from its end say --from with train.steps=…")
         with run_lock(run) as free:
             if not free:
@@ -136,13 +125,8 @@ class LocalScheduler:
     def save_and_restart(self, job_id: str) -> None:
         raise RefusedInput("this machine has no queue to start a run again: stop it, then say --from RUN")
 
-    def follow(self, run: RunDir, job_id: str, show: Show, say: Callable[[str], None]) -> bool:
-        """Waits for a job that this process submitted; True if it was asked to stop meanwhile.
-
-        Args:
-            show: is given every new row of metrics.jsonl.
-            say: is given sentences about what a signal does.
-        """
+    def follow(self, run: RunDir, job_id: str, show: Show, say: Say) -> bool:
+        """See ``Foreground.follow``."""
         child, seen = self._children[job_id], self._offsets[job_id]
         with _passing_on(lambda: [child], say) as asked:
             while True:
@@ -154,13 +138,8 @@ class LocalScheduler:
                     return asked()
                 time.sleep(POLL_S)
 
-    def work_through(self, starts: Sequence[Callable[[], str]], at_once: int, say: Callable[[str], None]) -> bool:
-        """Starts jobs in turn, so many at a time, and waits for the last; True if asked to stop: no more is started.
-
-        Args:
-            starts: each submits a job and returns its id.
-            say: see ``follow``.
-        """
+    def work_through(self, starts: Sequence[Callable[[], str]], at_once: int, say: Say) -> bool:
+        """See ``Foreground.work_through``."""
         waiting, live = deque(starts), list[subprocess.Popen[bytes]]()
         with _passing_on(lambda: live, say) as asked:
             while live or (waiting and not asked()):
@@ -186,9 +165,7 @@ class LocalScheduler:
 
 
 @contextmanager
-def _passing_on(
-    children: Callable[[], Sequence[subprocess.Popen[bytes]]], say: Callable[[str], None]
-) -> Iterator[Callable[[], bool]]:
+def _passing_on(children: Callable[[], Sequence[subprocess.Popen[bytes]]], say: Say) -> Iterator[Callable[[], bool]]:
     """While the block lasts, signals that would end us make the runs save and leave; a second one ends them."""
     received: list[int] = []
 

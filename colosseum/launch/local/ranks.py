@@ -44,12 +44,6 @@ def run_lock(run: RunDir) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def is_complete(run: RunDir) -> bool:
-    """Whether an attempt reached the last step."""
-    outcomes = (run.attempt(n).read_outcome() for n in run.attempt_numbers())
-    return any(o is not None and o.kind == "completed" for o in outcomes)
-
-
 class Ranks:
     """The processes of one attempt. Signals to us mean: the ranks save and leave; asked twice, they are ended."""
 
@@ -146,7 +140,7 @@ def main(words: Sequence[str]) -> int:
         if not ours:
             sys.stderr.write(f"{run.root.name} is running already\n")
             return EXIT_FINAL
-        if is_complete(run):
+        if run.is_complete():
             sys.stderr.write(f"{run.root.name} is complete: nothing to do\n")
             return 0
         number, attempt = _begin(run)

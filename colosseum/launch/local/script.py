@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from colosseum.launch.bundles.environment import UNSET, settings
+from colosseum.launch.environment import UNSET, settings
 from colosseum.planning.plan import Plan
 from colosseum.recipe.schema import Recipe
 
@@ -16,12 +16,14 @@ set -euo pipefail
 """
 
 
-def render(recipe: Recipe, plan: Plan, argv: Sequence[str]) -> str:
+def render(recipe: Recipe, plan: Plan, argv: Sequence[str], *, stop_after_step: int = 0) -> str:
     """The text of ``bundle/launch.sh``.
 
     Args:
         argv: what every rank runs, from inside the run folder.
+        stop_after_step: 0; nothing here starts a run again that stopped.
     """
+    assert stop_after_step == 0, "only a queue starts a job again"
     lines = [f"  {shlex.quote(f'{s.name}={s.value}')}  # {s.reason}" for s in settings(recipe, plan)]
     lines += [")", *(f': "${{{name}:?{UNSET}}}"' for name in recipe.cluster.env_from)]
     words = " ".join(map(shlex.quote, argv))

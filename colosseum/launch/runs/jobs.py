@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from colosseum.errors import EnvironmentFault, Fault, RefusedInput
-from colosseum.launch.local.ranks import is_complete, run_lock
-from colosseum.launch.schedulers import JobState, Submission, scheduler_of
+from colosseum.launch.local.ranks import run_lock
+from colosseum.launch.schedulers.base import JobState, Submission
+from colosseum.launch.schedulers.registry import SCHEDULERS, scheduler_of
 from colosseum.monitor.watch import NOTHING, Attempt, Standing, last_attempt, standing
 from colosseum.reading import Unreadable, tail
 from colosseum.records import number, parse_object, text
@@ -98,7 +99,7 @@ def newest_submission(run: RunDir) -> Submission | None:
     scheduler, job_id, argv = row.get("scheduler"), text(row.get("job_id")), row.get("argv")
     time_unix_s = number(row.get("time_unix_s"))
     sound = isinstance(argv, list) and all(isinstance(word, str) for word in argv) and time_unix_s is not None
-    if scheduler not in ("slurm", "local") or not JOB_ID.fullmatch(job_id) or not sound:
+    if not isinstance(scheduler, str) or scheduler not in SCHEDULERS or not JOB_ID.fullmatch(job_id) or not sound:
         raise Unreadable(f"the last line of {run.submissions.name} names no job")
     return Submission(scheduler=scheduler, job_id=job_id, argv=tuple(argv or ()), time_unix_s=time_unix_s or 0.0)
 
@@ -260,8 +261,8 @@ def requeue(run: RunDir) -> Submission | None:
     from colosseum.launch.runs.submit import modes_of, start
 
     job, bundle = job_of(run, must_answer=True), read_bundle(run.bundle)
-    scheduler = scheduler_of(bundle.recipe.cluster)
-    if is_complete(run):
+    scheduler = scheduler_of(bundle.recipe.cluster.scheduler)
+    if run.is_complete():
         raise RefusedInput(f"{run.root.name} is complete; to go on from its end say --from with train.steps=…")
     if job.word == "waiting":
         raise RefusedInput(f"job {job.submission.job_id} of {run.root.name} waits to start: {job.state.detail}")

@@ -10,17 +10,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from colosseum.bundle import LOCAL_SCRIPT, LaunchBundle, write_bundle
+from colosseum.bundle import LaunchBundle, write_bundle
 from colosseum.engines.planned import plan as plan_of
 from colosseum.engines.registry import cannot_train, engine_of
 from colosseum.errors import EnvironmentFault, Fault, RefusedInput
-from colosseum.launch.bundles import environment, inputs
+from colosseum.launch import environment
+from colosseum.launch.bundles import inputs
 from colosseum.launch.bundles.compile import Compiled, Lineage, compile_bundle
 from colosseum.launch.bundles.verify import same
-from colosseum.launch.local import processes as local
-from colosseum.launch.local import script as local_script
-from colosseum.launch.schedulers import Scheduler, Submission
-from colosseum.launch.slurm import job_script as sbatch
+from colosseum.launch.schedulers.base import Foreground, Scheduler, Submission
+from colosseum.launch.schedulers.scripts import SCRIPTS, scripts_of
 from colosseum.launch.stopwatch import part
 from colosseum.planning.resolve import apply_layout
 from colosseum.recipe.schema import Cluster, Recipe
@@ -64,9 +63,7 @@ def warnings(compiled: Compiled) -> list[str]:
     found = engine_of(compiled.recipe.engine).notes(compiled.recipe)
     if sentence := cannot_train(compiled.recipe):
         found.append(sentence)
-    if compiled.recipe.cluster.scheduler == "local" and (sentence := local.cannot_run(compiled.recipe)):
-        found.append(sentence)
-    if compiled.recipe.cluster.scheduler == "slurm" and (sentence := sbatch.too_few_nodes(compiled.recipe)):
+    if sentence := scripts_of(compiled.recipe).too_small(compiled.recipe):
         found.append(sentence)
     found += inputs.site_warnings(compiled.recipe)
     if not compiled.plan.fits:
@@ -111,7 +108,7 @@ def refuse_what_cannot_start(compiled: Sequence[Compiled], missing: Sequence[Fau
         EnvironmentFault: the disk has no room for the checkpoints that are kept.
     """
     for one in compiled:
-        if one.recipe.cluster.scheduler == "local" and (sentence := local.cannot_run(one.recipe)):
+        if sentence := scripts_of(one.recipe).too_small(one.recipe):
             raise RefusedInput(f"{sentence}; try it small: colosseum rehearse {shown}")
         if not one.plan.fits:
             raise RefusedInput(_too_large(one))
@@ -141,7 +138,7 @@ def _free_bytes(folder: Path) -> int:
     return shutil.disk_usage(place).free
 
 
-def replay(bundle: LaunchBundle, scheduler: local.LocalScheduler, runs: Path) -> tuple[RunDir, Submission]:
+def replay(bundle: LaunchBundle, scheduler: Foreground, runs: Path) -> tuple[RunDir, Submission]:
     """A new run folder with ``bundle`` written anew, started on this machine.
 
     What is written is what recipe and plan give, byte for byte the bundle: nothing is copied from a folder that
@@ -150,8 +147,8 @@ def replay(bundle: LaunchBundle, scheduler: local.LocalScheduler, runs: Path) ->
     Raises:
         RefusedInput, EnvironmentFault: as ``launch``; the bundle is not what its recipe and plan give.
     """
-    recipe, files = bundle.recipe, same(bundle).files
-    if sentence := cannot_train(recipe) or local.cannot_run(recipe):
+    recipe, files, here = bundle.recipe, same(bundle).files, SCRIPTS["local"]
+    if sentence := cannot_train(recipe) or here.too_small(recipe):
         raise RefusedInput(sentence)
     if faults := inputs.missing(recipe, runs):
         raise RefusedInput(faults)
@@ -160,8 +157,8 @@ def replay(bundle: LaunchBundle, scheduler: local.LocalScheduler, runs: Path) ->
     try:
         write_bundle(run.bundle, files, bundle.manifest, umask=umask)
         scheduler.check(run, recipe)
-        if LOCAL_SCRIPT not in files:  # the bundle of a cluster
-            script = local_script.render(recipe, bundle.plan, engine_of(recipe.engine).render(recipe, bundle.plan).argv)
+        if here.name not in files:  # the bundle of a cluster
+            script = here.render(recipe, bundle.plan, engine_of(recipe.engine).render(recipe, bundle.plan).argv)
         with modes_of(run.root):
             return run, note_submission(run, scheduler.submit(run, script=script))
     except BaseException:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from colosseum.errors import EnvironmentFault
-from colosseum.launch.schedulers import JobState, Phase
+from colosseum.launch.schedulers.base import JobState, Phase
 
 PHASES: dict[str, Phase] = {
     "PENDING": "waiting",

@@ -1,4 +1,4 @@
-"""Slurm's commands: the only file that calls them. What they print is read by ``slurm_json.py``."""
+"""Slurm's commands: the only file that calls them. What they print is read by ``answers.py``."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from colosseum.errors import EnvironmentFault, RefusedInput, RunFailed
-from colosseum.launch.schedulers import JobState, Submission
-from colosseum.launch.slurm import answers as slurm_json
+from colosseum.launch.schedulers.base import JobState, Submission
+from colosseum.launch.slurm import answers
 from colosseum.launch.stopwatch import part
 from colosseum.rundir import RunDir
 
@@ -90,15 +90,8 @@ class SlurmScheduler:
         return Submission(scheduler="slurm", job_id=job_id, argv=tuple(argv), time_unix_s=time.time())
 
     def submit_array(self, folder: Path, script: str, count: int, at_once: int | None) -> list[Submission]:
-        """One job array of a script in ``folder``, once ``--test-only`` has passed; the submission of each index.
-
-        Args:
-            at_once: so many of its jobs run at the same time (None = as many as there is room for).
-
-        Raises:
-            RefusedInput: it would never start.
-        """
-        array = array_option(count, at_once)
+        """One job array, once ``--test-only`` has passed."""
+        array = self.array_option(count, at_once)
         self._check(_sbatch(folder, script, "--test-only", array))
         argv = _sbatch(folder, script, "--parsable", array)
         job_id, now = self._submit(argv), time.time()
@@ -107,8 +100,12 @@ class SlurmScheduler:
             for i in range(count)
         ]
 
-    def submit_gate(self, run: RunDir, recipe: Recipe, *, after: Sequence[str]) -> str:
-        """A job of one process that runs ``launch/campaigns/gate.py`` in a run folder; its id."""
+    def array_option(self, count: int, at_once: int | None) -> str:
+        """Indices from 0, of which so many run at the same time (None = as many as there is room for)."""
+        return f"--array=0-{count - 1}" + (f"%{at_once}" if at_once else "")
+
+    def submit_script(self, run: RunDir, recipe: Recipe, name: str, command: str, *, after: Sequence[str]) -> str:
+        """``sbatch --wrap``, where the run's own job goes; the log beside that job's."""
         run.logs.mkdir(parents=True, exist_ok=True)
         slurm = recipe.cluster.slurm
         places = [
@@ -116,10 +113,9 @@ class SlurmScheduler:
             for name in ("partition", "account", "qos", "reservation", "constraint")
             if (value := getattr(slurm, name)) is not None
         ]
-        where = [f"--chdir={run.root.resolve()}", "--output=logs/gate-%j.out", f"--job-name=gate-{recipe.name}"]
+        where = [f"--chdir={run.root.resolve()}", f"--output=logs/{name}-%j.out", f"--job-name={name}-{recipe.name}"]
         size = ["--nodes=1", "--ntasks=1", "--time=15", "--requeue", "--open-mode=append"]
-        command = "exec python -m colosseum.launch.campaigns.gate"
-        return self._submit(["sbatch", "--parsable", *where, *size, *places, *_after(after), f"--wrap={command}"])
+        return self._submit(["sbatch", "--parsable", *where, *size, *places, *_after(after), f"--wrap=exec {command}"])
 
     @staticmethod
     def _check(argv: Sequence[str]) -> str:
@@ -141,13 +137,13 @@ class SlurmScheduler:
         """squeue, and sacct for the jobs that squeue has forgotten; unknown without accounting."""
         if not job_ids:
             return {}
-        found = slurm_json.queue(self._squeue(job_ids))
+        found = answers.queue(self._squeue(job_ids))
         forgotten = [j for j in job_ids if j not in found]
         if forgotten:
             # It fails where the site keeps no accounts, and where it is older than its --json; some have no sacct.
             with suppress(EnvironmentFault):
                 done = call("sacct", "--json", f"--jobs={','.join(forgotten)}")
-                found |= slurm_json.accounts(done.stdout) if done.returncode == 0 else {}
+                found |= answers.accounts(done.stdout) if done.returncode == 0 else {}
         return {
             j: found.get(j) or JobState(job_id=j, phase="unknown", detail="Slurm has forgotten it") for j in job_ids
         }
@@ -168,10 +164,6 @@ class SlurmScheduler:
                 raise
             raise RefusedInput(f"job {job_id} is just ending: say `jobs requeue` again in a few seconds") from failed
 
-    def requeue(self, job_id: str) -> bool:
-        """Starts an ended job again under its old id; False if Slurm no longer knows it."""
-        return call("scontrol", "requeue", job_id).returncode == 0
-
     def _squeue(self, job_ids: Sequence[str]) -> str:
         done = call("squeue", "--json", "--states=all", f"--jobs={','.join(job_ids)}")
         if done.returncode:
@@ -186,11 +178,6 @@ class SlurmScheduler:
         done = call(*argv)
         if done.returncode or "error:" in done.stderr:
             raise RunFailed(f"{' '.join(argv)} failed: {_last_line(done.stderr)}")
-
-
-def array_option(count: int, at_once: int | None) -> str:
-    """Indices from 0, of which so many run at the same time (None = as many as there is room for)."""
-    return f"--array=0-{count - 1}" + (f"%{at_once}" if at_once else "")
 
 
 def _after(jobs: Sequence[str]) -> list[str]:

@@ -9,9 +9,10 @@ from importlib import resources
 
 from colosseum.engines.registry import engine_of
 from colosseum.errors import Fault, RefusedInput
-from colosseum.launch.bundles import environment
+from colosseum.launch import environment
 from colosseum.planning.plan import Plan
 from colosseum.planning.scaling import checkpoint_bytes
+from colosseum.recipe.derived import nodes_and_ranks
 from colosseum.recipe.schema import Recipe
 from colosseum.units import parse_duration_s, slurm_time
 
@@ -27,15 +28,9 @@ _OF_EXCLUSIVE = "mem mem-per-cpu mem-per-gpu oversubscribe share"
 _LONGEST = 4000
 
 
-def nodes_and_tasks(recipe: Recipe) -> tuple[int, int]:
-    """Nodes of the job and ranks on each."""
-    gpus, per_node = recipe.resources.gpus, recipe.resources.gpus_per_node
-    return (1, gpus) if gpus <= per_node else (gpus // per_node, per_node)
-
-
 def too_few_nodes(recipe: Recipe) -> str | None:
     """A sentence where the cluster file gives the cluster fewer nodes than the job takes."""
-    wanted, cluster = nodes_and_tasks(recipe)[0], recipe.cluster
+    wanted, cluster = nodes_and_ranks(recipe)[0], recipe.cluster
     if cluster.nodes is None or wanted <= cluster.nodes:
         return None
     return f"the job takes {wanted:,} nodes and cluster {cluster.name} has {cluster.nodes:,} (cluster.nodes)"
@@ -154,7 +149,7 @@ def gpu_option(request: str, gpus: int) -> tuple[str, str] | None:
 
 
 def _header(recipe: Recipe, margin: int) -> list[str]:
-    slurm, (nodes, per_node) = recipe.cluster.slurm, nodes_and_tasks(recipe)
+    slurm, (nodes, per_node) = recipe.cluster.slurm, nodes_and_ranks(recipe)
     gpus = min(recipe.resources.gpus, recipe.resources.gpus_per_node)
     options: list[tuple[str, str | None]] = [
         ("job-name", recipe.name),
@@ -192,7 +187,7 @@ def _quoted(value: str) -> str:
 
 def _values(recipe: Recipe, argv: Sequence[str], stop_after_step: int) -> list[str]:
     """The shell variables that job.bash reads."""
-    cluster, (nodes, per_node) = recipe.cluster, nodes_and_tasks(recipe)
+    cluster, (nodes, per_node) = recipe.cluster, nodes_and_ranks(recipe)
     container, srun = cluster.container, []
     mounts: list[str] = []
     if cluster.slurm.mpi is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,10 @@ from colosseum.engines.planned import resolved
 from colosseum.errors import RefusedInput
 from colosseum.launch.bundles.compile import Lineage
 from colosseum.launch.bundles.inputs import anchored, checkpoint_reference
-from colosseum.launch.local.processes import MAX_CPU_RANKS, LocalScheduler, attempt_of
+from colosseum.launch.local.processes import MAX_CPU_RANKS
 from colosseum.launch.runs.submit import launch, prepare
+from colosseum.launch.schedulers.base import Foreground, Say
+from colosseum.launch.schedulers.registry import this_machine
 from colosseum.planning.shrink import SAVE_AT, STEPS, VOCAB, Decision, Shrunk, shrink
 from colosseum.recipe.derived import layout_text
 from colosseum.recipe.hash import recipe_hash
@@ -40,7 +42,6 @@ END_OF_DOCUMENT = VOCAB - 1
 TOLERANCE = {"fp32": 1e-4, "bf16": 2e-2}
 """Largest difference of a loss under another layout: sums come in another order."""
 
-Say = Callable[[str], None]
 Losses = Mapping[int, float]
 
 
@@ -127,7 +128,7 @@ def rehearse(recipe: Recipe, runs: Path, *, shown: str, ranks: int, base: Path, 
     shrunk = shrink(full, ranks, **_this_machine())
     first = _with_data(shrunk.recipe, runs / "rehearsal-data")
     other = _with_data(shrunk.other_layout, runs / "rehearsal-data")
-    scheduler = LocalScheduler()
+    scheduler = this_machine()
     if first.task.kind == "dpo":
         say(f"a policy to begin with, on {first.resources.gpus} processes")
         began_from = _try(first, None, runs, scheduler).run
@@ -270,7 +271,7 @@ def _from_policy(recipe: Recipe, run: RunDir) -> Recipe:
     return Recipe.from_data(data)
 
 
-def _try(recipe: Recipe, parent: RunDir | None, runs: Path, scheduler: LocalScheduler) -> Trial:
+def _try(recipe: Recipe, parent: RunDir | None, runs: Path, scheduler: Foreground) -> Trial:
     """One run to its end; begun from ``parent``'s checkpoint of the middle, if there is a parent."""
     lineage = None
     if parent is not None:
@@ -281,7 +282,7 @@ def _try(recipe: Recipe, parent: RunDir | None, runs: Path, scheduler: LocalSche
     compiled = prepare(recipe, runs, lineage=lineage)
     run, submission = launch(compiled, scheduler, runs, shown=recipe.name)
     scheduler.follow(run, submission.job_id, lambda _: None, lambda _: None)
-    attempt = attempt_of(run, submission.job_id)
+    attempt = run.attempt_of(submission.job_id)
     outcome = attempt.read_outcome() if attempt else None
     if outcome is None:
         failure: str | None = f"ended before its first step; see {run.logs}"

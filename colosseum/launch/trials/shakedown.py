@@ -9,6 +9,8 @@ from colosseum.checkpoint.folders import read_metadata, source_folder
 from colosseum.engines.planned import plan as plan_of
 from colosseum.errors import RefusedInput
 from colosseum.launch.bundles.compile import Compiled, compile_bundle
+from colosseum.launch.schedulers.base import Queue
+from colosseum.launch.schedulers.registry import scheduler_of
 from colosseum.recipe.schema import Recipe
 from colosseum.units import parse_duration_s
 
@@ -26,7 +28,7 @@ def shakedown_of(full: Compiled, runs: Path) -> Compiled:
         RefusedInput: the cluster has no queue.
     """
     recipe, layout = full.recipe, full.plan.layout
-    if recipe.cluster.scheduler != "slurm":
+    if not isinstance(scheduler_of(recipe.cluster.scheduler), Queue):
         raise RefusedInput("--shakedown is for clusters with a queue; on this machine say `colosseum rehearse`")
     first = _first_step(recipe, runs)
     replica = layout.tp * layout.pp * layout.cp

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,8 +23,6 @@ from colosseum.bundle import read_bundle, to_json, write_bundle
 from colosseum.engines.registry import cannot_train
 from colosseum.errors import Fault, RefusedInput
 from colosseum.launch.bundles import inputs
-from colosseum.launch.local.processes import LocalScheduler
-from colosseum.launch.local.ranks import is_complete
 from colosseum.launch.runs.kept import JobId, RunName, read_kept
 from colosseum.launch.runs.request import NewRun, Request, placing, read
 from colosseum.launch.runs.submit import (
@@ -37,8 +35,8 @@ from colosseum.launch.runs.submit import (
     refuse_what_cannot_start,
     start,
 )
-from colosseum.launch.slurm import job_script as sbatch
-from colosseum.launch.slurm.commands import SlurmScheduler
+from colosseum.launch.schedulers.base import Foreground, Queue, Say
+from colosseum.launch.schedulers.scripts import scripts_of
 from colosseum.recipe.schema import Count, Name, Section
 from colosseum.rundir import RunDir
 
@@ -188,7 +186,7 @@ def begin(points: Sequence[tuple[Values, NewRun]], at_once: int | None) -> Sweep
     return sweep
 
 
-def submit(sweep: Sweep) -> tuple[Sweep, bool]:
+def submit(sweep: Sweep, queue: Queue) -> tuple[Sweep, bool]:
     """Submits the array, unless it was; the sweep after it, and whether it was submitted now.
 
     Raises:
@@ -201,7 +199,7 @@ def submit(sweep: Sweep) -> tuple[Sweep, bool]:
         runs = [sweep.run_of(point) for point in sweep.points]
         refuse_full_disk(sweep.root)
         try:
-            submissions = SlurmScheduler().submit_array(sweep.root, SCRIPT, len(runs), sweep.at_once)
+            submissions = queue.submit_array(sweep.root, SCRIPT, len(runs), sweep.at_once)
         except BaseException:
             _discard_all(sweep.root, runs)
             raise
@@ -212,7 +210,7 @@ def submit(sweep: Sweep) -> tuple[Sweep, bool]:
         return sweep, True
 
 
-def run_here(sweep: Sweep, scheduler: LocalScheduler, say: Callable[[str], None]) -> bool:
+def run_here(sweep: Sweep, scheduler: Foreground, say: Say) -> bool:
     """Runs what is not complete yet, on this machine; True if asked to stop before the end.
 
     Args:
@@ -229,7 +227,7 @@ def run_here(sweep: Sweep, scheduler: LocalScheduler, say: Callable[[str], None]
         say(f"point {index}, {words_of(point.values)}: {run.root}")
         return start(run, read_bundle(run.bundle).recipe, scheduler).job_id
 
-    waiting = [(i, p) for i, p in enumerate(sweep.points) if not is_complete(sweep.run_of(p))]
+    waiting = [(i, p) for i, p in enumerate(sweep.points) if not sweep.run_of(p).is_complete()]
     starts = [partial(start_one, index, point) for index, point in waiting]
     return scheduler.work_through(starts, sweep.at_once or 1, say)
 
@@ -260,7 +258,8 @@ def array_script(points: Sequence[tuple[Values, NewRun]]) -> str:
         RefusedInput: the points differ in what they ask Slurm for.
     """
     recipes = [asked.compiled.recipe for _, asked in points]
-    return sbatch.render_array(recipes) if recipes[0].cluster.scheduler == "slurm" else ""
+    render = scripts_of(recipes[0]).render_array
+    return render(recipes) if render is not None else ""
 
 
 def words_of(values: Values) -> str:

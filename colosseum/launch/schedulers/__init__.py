@@ -1,0 +1,1 @@
+"""What starts jobs: the protocol, the schedulers that there are, and the scripts that they run."""

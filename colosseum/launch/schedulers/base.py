@@ -1,0 +1,133 @@
+"""The Scheduler protocol: it starts the job of a run folder and says what became of it; a Queue or a Foreground."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+
+from colosseum.rundir import RunDir
+
+if TYPE_CHECKING:
+    from colosseum.recipe.schema import Recipe
+
+Phase = Literal["waiting", "running", "completed", "failed", "cancelled", "unknown"]
+ENDED: frozenset[Phase] = frozenset({"completed", "failed", "cancelled"})
+Show = Callable[[Mapping[str, Any]], None]
+"""Is given each new row of metrics.jsonl."""
+Say = Callable[[str], None]
+"""Is given a sentence for the user."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobState:
+    """What a scheduler knows of one job."""
+
+    job_id: str
+    phase: Phase
+    detail: str = ""
+    """The scheduler's own word for the state, in plain English where that says more: why it waits, how it ended."""
+    restarts: int = 0
+    nodes: str = ""
+    start_unix_s: float | None = None
+    end_unix_s: float | None = None
+    """When it ended; of a running job, when its time limit ends it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """One line of submissions.jsonl."""
+
+    scheduler: str
+    """A name of the registry."""
+    job_id: str
+    argv: tuple[str, ...]
+    time_unix_s: float
+
+
+class Scheduler(Protocol):
+    """What both kinds do."""
+
+    def check(self, run: RunDir, recipe: Recipe) -> str:
+        """What the scheduler says of the job before it is submitted.
+
+        Raises:
+            RefusedInput: it would never start.
+            EnvironmentFault: the scheduler cannot be reached.
+        """
+        ...
+
+    def submit(self, run: RunDir, *, after: Sequence[str] = ()) -> Submission:
+        """Starts ``bundle/`` of a run folder, once all jobs ``after`` have ended well."""
+        ...
+
+    def states(self, job_ids: Sequence[str]) -> Mapping[str, JobState]:
+        """The state of each job, by one question however many they are; of phase unknown what it has forgotten."""
+        ...
+
+    def cancel(self, job_id: str) -> None:
+        """Ends a job now; what was not saved is lost."""
+        ...
+
+    def save_and_restart(self, job_id: str) -> None:
+        """A running job saves, ends and starts again.
+
+        Raises:
+            RefusedInput: the scheduler cannot start it again, or the job is just ending.
+        """
+        ...
+
+
+@runtime_checkable
+class Queue(Scheduler, Protocol):
+    """Jobs wait for their turn and for one another, and go on after the command that submitted them has ended."""
+
+    def submit_array(self, folder: Path, script: str, count: int, at_once: int | None) -> list[Submission]:
+        """``count`` jobs of a script in ``folder``, each knows its index; the submission of each.
+
+        Args:
+            at_once: so many of them run at the same time (None = as many as there is room for).
+
+        Raises:
+            RefusedInput: they would never start.
+        """
+        ...
+
+    def array_option(self, count: int, at_once: int | None) -> str:
+        """The option with which ``submit_array`` submits its script, to be shown."""
+        ...
+
+    def submit_script(self, run: RunDir, recipe: Recipe, name: str, command: str, *, after: Sequence[str]) -> str:
+        """A job of one process and a few minutes that runs a shell command in a run folder; its id."""
+        ...
+
+
+@runtime_checkable
+class Foreground(Scheduler, Protocol):
+    """Jobs start at once, and the command that started them stays with them."""
+
+    def submit(self, run: RunDir, *, after: Sequence[str] = (), script: str | None = None) -> Submission:
+        """See ``Scheduler``; ``script`` is the text of another script than the bundle's.
+
+        Raises:
+            RefusedInput: a job ``after`` is still running.
+        """
+        ...
+
+    def follow(self, run: RunDir, job_id: str, show: Show, say: Say) -> bool:
+        """Waits for a job that this process submitted; True if it was asked to stop meanwhile.
+
+        Args:
+            say: is told what a signal does.
+        """
+        ...
+
+    def work_through(self, starts: Sequence[Callable[[], str]], at_once: int, say: Say) -> bool:
+        """Starts jobs in turn, so many at a time, and waits for the last; True if asked to stop: no more is started.
+
+        Args:
+            starts: each submits a job and returns its id.
+            say: see ``follow``.
+        """
+        ...

@@ -1,0 +1,40 @@
+"""Files of the site that a job script needs; of some only the compute nodes can tell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from colosseum.errors import Fault
+from colosseum.recipe.schema import Recipe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SitePath:
+    """A path in the cluster file and the file that must be there."""
+
+    field: str
+    value: str
+    file: Path
+    rule: str
+    """What is wrong where the file is absent."""
+
+
+def paths(recipe: Recipe) -> list[SitePath]:
+    """Of the virtual environment and the container's image."""
+    cluster, found = recipe.cluster, []
+    if cluster.venv is not None:
+        rule = "holds no bin/python: the job would run whatever python comes next in PATH"
+        python = Path(cluster.venv) / "bin" / "python"
+        found.append(SitePath(field="cluster.venv", value=cluster.venv, file=python, rule=rule))
+    if cluster.container is not None and (image := cluster.container.image).startswith("/"):
+        found.append(SitePath(field="cluster.container.image", value=image, file=Path(image), rule="does not exist"))
+    return found
+
+
+def runs_faults(recipe: Recipe, runs: Path) -> list[Fault]:
+    """A folder of runs that cannot be mounted into the container."""
+    if recipe.cluster.container is None or "," not in str(runs.absolute()):
+        return []
+    rule = "must hold no comma: pyxis takes what follows as the next mount; --runs names another place"
+    return [Fault(path="cluster.paths.runs", value=str(runs), rule=rule)]
