@@ -46,7 +46,7 @@ def import_(
         if read_folder(folder).tokenizer is None:
             rule = f"{folder} has no tokenizer that names the end of a text: a recipe without one trains on no text"
             raise RefusedInput([Fault(path="--recipe-out", value=str(recipe_out), rule=rule, where="command line")])
-    _needs_torch()
+    needs_torch()
     from colosseum.checkpoint.hf.importing import import_hf
 
     source = import_hf(folder, out, dtype=dtype, progress=_progress("imported"))
@@ -77,8 +77,8 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Turn a checkpoint into a Hugging Face folder: weights, config, tokenizer, chat template, model card."""
-    checkpoint = _checkpoint(source, runs, cluster)
-    _needs_torch()
+    checkpoint = checkpoint_of(source, runs, cluster)
+    needs_torch()
     from colosseum.checkpoint.hf.exporting import export_hf
 
     notes = export_hf(checkpoint, out, dtype=dtype, progress=_progress("exported"))
@@ -89,7 +89,7 @@ def export(
     warn(notes)
 
 
-def _checkpoint(source: str, runs: Path | None, cluster: str | None) -> Path:
+def checkpoint_of(source: str, runs: Path | None, cluster: str | None) -> Path:
     """The checkpoint folder that a word names."""
     from colosseum.checkpoint.inspect import find
     from colosseum.launch.runs.submit import find_run, runs_root
@@ -98,7 +98,7 @@ def _checkpoint(source: str, runs: Path | None, cluster: str | None) -> Path:
     return find(source, lambda name: find_run(name, runs_root(runs, load_cluster(cluster))))
 
 
-def _needs_torch() -> None:
+def needs_torch() -> None:
     from importlib.util import find_spec
 
     from colosseum.errors import EnvironmentFault

@@ -67,6 +67,7 @@ VERBS = (
         MACHINES,
     ),
     Verb("cluster", "colosseum.cli.cluster:app", "List and check clusters.", MACHINES),
+    Verb("generate", "colosseum.cli.generate:generate", "Let a checkpoint answer prompts, or chat with it.", DATA),
     Verb("checkpoint", "colosseum.cli.checkpoint:app", "Inspect, grow, import and export checkpoints.", DATA),
     Verb("data", "colosseum.cli.data:app", "Prepare and check training data.", DATA),
 )

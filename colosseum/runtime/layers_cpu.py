@@ -53,7 +53,7 @@ class Attention(DotProductAttention):  # type: ignore[misc]
         self.config = config
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> Tensor:
-        """``[S, B, N, D]``, ``[S, B, G, D]`` twice → ``[S, B, N * D]``."""
+        """``[S, B, N, D]``, ``[S, B, G, D]`` twice → ``[S, B, N * D]``; one query sees all keys (generation)."""
         length = query.size(0)
         mask = None
         if (ranks := parallel_state.get_context_parallel_world_size()) > 1:
@@ -69,7 +69,7 @@ class Attention(DotProductAttention):  # type: ignore[misc]
             key_BGSD,
             value_BGSD,
             attn_mask=mask,
-            is_causal=mask is None,
+            is_causal=mask is None and length > 1,
             dropout_p=self.attention_dropout.p if self.training else 0.0,
             scale=self.softmax_scale,
             enable_gqa=key.size(2) != query.size(2),

@@ -80,7 +80,7 @@ def load(training: Training, folder: Path, metadata: CheckpointMetadata, what: t
         # It counts in samples, and a fork's steps may have more of them: the step says where the rates go on.
         position = metadata.step * training.recipe.batch.gbs
         training.schedule.load_state_dict({**found["schedule"], "num_steps": position})
-    else:
+    elif training.optimizer is not None:
         training.optimizer.reload_model_params()
     if "rng" in found:
         restore_rng(found["rng"])

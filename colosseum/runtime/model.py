@@ -200,7 +200,8 @@ def _leave_padding_out(gpt: Any, vocab_size: int) -> None:
 
         def hook(_: Any, __: Any, output: tuple[torch.Tensor, Any]) -> tuple[torch.Tensor, Any]:
             logits, bias = output
-            real = real_rows(logits.size(-1))
+            gathered = logits.size(-1) > gpt.output_layer.output_size_per_partition  # to generate
+            real = min(vocab_size, logits.size(-1)) if gathered else real_rows(logits.size(-1))
             return (logits if real == logits.size(-1) else _NoPadding.apply(logits, real)), bias
 
         gpt.output_layer.register_forward_hook(hook)

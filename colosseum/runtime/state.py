@@ -56,6 +56,7 @@ class Training:
     task: Task
     model: list[Any]
     optimizer: Any
+    """None in a model that only generates; so is the schedule."""
     schedule: Any
 
 

@@ -106,7 +106,7 @@ class Encoder:
 
         self.library.post_processor = processors.Sequence([])
         special = read_json(spec.tokenizer).special
-        self._special_ids = np.array(sorted(special.values()), np.int32)
+        self.special_ids = np.array(sorted(special.values()), np.int32)
         controls = control_strings(spec.template) if isinstance(spec.template, ChatTokens) else ()
         self._control = control_pattern({*special, *controls})
 
@@ -133,6 +133,16 @@ class Encoder:
         template = self.spec.template
         return render_hf_prompt(row, template) if isinstance(template, HfTemplate) else render_prompt(row, template)
 
+    def checked_prompt(self, row: Pair) -> Rendered:
+        """`prompt`, for a row that nobody has rendered as a whole.
+
+        Raises:
+            BadRow: it holds a control string.
+        """
+        text = self.prompt(row)
+        refuse_forged(text, self._control)
+        return text
+
     def tokens(self, texts: Sequence[Rendered]) -> list[Tokens | BadRow]:
         """Ids, masks and spans of texts that ``rendered`` gave. A BadRow: a normaliser made a control token of text."""
         with refusing("the tokenizer cannot encode this text"):
@@ -142,7 +152,7 @@ class Encoder:
     def _marked(self, text: Rendered, encoding: Any) -> Tokens | BadRow:
         ids = np.array(encoding.ids, np.int32)
         spans = np.array(encoding.offsets, np.int64).reshape(-1, 2)
-        special = np.isin(ids, self._special_ids)
+        special = np.isin(ids, self.special_ids)
         forged = special & (_marked_characters(spans, text.control, len(text.text)) == 0)
         if forged.any():
             start, end = spans[forged.argmax()]

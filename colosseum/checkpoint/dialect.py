@@ -1,0 +1,54 @@
+"""How a checkpoint's prompts and answers are written: by the task that trained it, or the tokenizer it came with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from colosseum.checkpoint.hf.origin import Origin
+from colosseum.checkpoint.hf.texts import Chat
+from colosseum.checkpoint.metadata import CheckpointMetadata
+from colosseum.data.align.hf_template import HfTemplate, read_hf_template
+from colosseum.data.align.prompts import Dialect
+from colosseum.errors import Fault, RefusedInput
+from colosseum.recipe.schema import ChatTokens
+
+
+def dialect_of(origin: Origin, metadata: CheckpointMetadata) -> Dialect:
+    """The dialect of a checkpoint.
+
+    Raises:
+        RefusedInput: it has no tokenizer.json that can be read, or not the chat template that its task names.
+    """
+    tokenizer = origin.tokenizer
+    if tokenizer is None or tokenizer.kind != "tokenizer_json":
+        kind = "none" if tokenizer is None else tokenizer.kind
+        rule = f"prompts and answers need the tokenizer.json of {origin.name}"
+        raise RefusedInput([Fault(path="tokenizer.kind", value=kind, rule=rule, nearest=("tokenizer_json",))])
+    path = Path(str(tokenizer.path))
+    return Dialect(
+        eos=Chat.of(origin).eos,
+        tokenizer=path,
+        eod=tokenizer.eod,
+        template=_template(origin, path),
+        seq_length=metadata.model.seq_length,
+        response_blank=_is_prompt_response(origin),
+    )
+
+
+def _is_prompt_response(origin: Origin) -> bool:
+    recipe = origin.recipe
+    return recipe is not None and recipe.task.kind == "sft" and recipe.task.format == "prompt_response"
+
+
+def _template(origin: Origin, tokenizer: Path) -> ChatTokens | HfTemplate | None:
+    if origin.chat_tokens is not None:
+        return origin.chat_tokens
+    if origin.recipe is not None:
+        task = origin.recipe.task
+        if task.kind == "cpt" or _is_prompt_response(origin):
+            return None
+        return read_hf_template(tokenizer)
+    try:
+        return read_hf_template(tokenizer)
+    except RefusedInput:
+        return None  # a base model comes without one

@@ -1,0 +1,231 @@
+"""``colosseum generate``: answers of a checkpoint, to a file of prompts or in a chat."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from colosseum.cli.checkpoint_hf import checkpoint_of, needs_torch
+from colosseum.cli.output import Cluster, Runs, note
+from colosseum.terminal import clean
+
+if TYPE_CHECKING:
+    from colosseum.data.align.prompts import PromptRow, Translator
+    from colosseum.runtime.generation.engine import Engine
+
+What = Annotated[
+    str, typer.Argument(metavar="RUN[@STEP]|CHECKPOINT", help="A run (its newest checkpoint) or a folder.")
+]
+MaxTokens = Annotated[int, typer.Option(min=1, help="Tokens of an answer, at most.")]
+Temperature = Annotated[float, typer.Option(min=0, max=100, help="0: always the likeliest token.")]
+TopP = Annotated[float, typer.Option(min=0, max=1, help="Choose among the likeliest tokens that together reach this.")]
+Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="The same seed gives the same answers.")]
+BatchSize = Annotated[int, typer.Option(min=1, help="Prompts that are answered together.")]
+AsTrained = Annotated[
+    bool,
+    typer.Option(
+        "--as-trained", help="Start the checkpoint's TP x PP ranks on this machine. Default: one process holds it all."
+    ),
+]
+
+
+def generate(
+    source: What,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(
+            help='JSONL: {"prompt": text or messages} a line, or an alignment file, whose answers are left out.'
+        ),
+    ] = None,
+    chat: Annotated[bool, typer.Option("--chat", help="A prompt that is a text is a message of the user.")] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write the answers here. Default: stdout.")
+    ] = None,
+    max_tokens: MaxTokens = 256,
+    temperature: Temperature = 0.0,
+    top_p: TopP = 1.0,
+    seed: Seed = 1234,
+    batch_size: BatchSize = 8,
+    as_trained: AsTrained = False,
+    runs: Runs = None,
+    cluster: Cluster = None,
+) -> None:
+    """Let a checkpoint answer a file of prompts, or chat with it in the terminal.
+
+    Each row of the answers is the prompt's row with `generated`, `finish` (stop or length) and `tokens`.
+    """
+    from colosseum.errors import Fault, RefusedInput
+
+    if out is not None and (out.exists() or out.is_symlink()):
+        raise RefusedInput([Fault(path="--out", value=str(out), rule="already exists", where="command line")])
+    if prompts is None:
+        if out is not None:
+            raise RefusedInput("--out needs --prompts FILE")
+        if not sys.stdin.isatty():
+            raise RefusedInput("give --prompts FILE, or run it in a terminal to chat")
+    folder = checkpoint_of(source, runs, cluster)
+    needs_torch()
+    translator = translator_of(folder)
+    sampling = {"max_tokens": max_tokens, "temperature": temperature, "top_p": top_p, "seed": seed}
+    if prompts is None:
+        if chat and not translator.can_chat:
+            raise RefusedInput("the checkpoint was not taught to chat: leave --chat out, and it goes on with your text")
+        with loaded(folder, translator, as_trained=as_trained) as engine:
+            _talk(engine, translator, sampling)
+        return
+    from colosseum.data.align.prompts import read_prompts
+
+    rows = read_prompts(prompts, as_chat=chat)
+    ids = ids_of(translator, prompts, rows)
+    found: list[dict[str, Any]] = [{} for _ in rows]
+    with loaded(folder, translator, as_trained=as_trained) as engine:
+        for number, answer in answers_of(engine, translator, ids, sampling, batch_size):
+            found[number] = {**rows[number].content, **answer}
+    _write(found, out)
+
+
+def translator_of(folder: Path) -> Translator:
+    """How a checkpoint's prompts and answers are written."""
+    from colosseum.checkpoint.dialect import dialect_of
+    from colosseum.checkpoint.folders import read_metadata
+    from colosseum.checkpoint.hf.origin import origin_of
+    from colosseum.data.align.prompts import Translator
+
+    metadata = read_metadata(folder)
+    return Translator(dialect_of(origin_of(folder, metadata), metadata))
+
+
+@contextmanager
+def loaded(folder: Path, translator: Translator, *, as_trained: bool) -> Iterator[Engine]:
+    """The checkpoint's model, ready to answer."""
+    from colosseum.checkpoint.folders import read_metadata
+
+    warnings.filterwarnings("ignore")  # of libraries, about themselves, in the middle of a chat
+    from colosseum.runtime.generation.engine import started
+
+    layout = read_metadata(folder).layout
+    tp, pp = (layout.tp, layout.pp) if as_trained else (1, 1)
+    note(f"loading {folder}" + (f" on {tp * pp} ranks" if tp * pp > 1 else ""))
+    with started(folder, tp, pp, translator.vocab_size) as engine:
+        yield engine
+
+
+def ids_of(translator: Translator, file: Path, rows: list[PromptRow]) -> list[list[int]]:
+    """Token ids of prompts.
+
+    Raises:
+        RefusedInput: a prompt is empty, too long, or holds a control string.
+    """
+    from colosseum.data.align.jsonl import BadRow
+    from colosseum.data.align.prompts import refused
+
+    ids = []
+    for row in rows:
+        try:
+            ids.append(translator.ids(row.prompt))
+        except BadRow as bad:
+            raise refused(file, row.number, bad) from bad
+    return ids
+
+
+def answers_of(
+    engine: Engine, translator: Translator, ids: list[list[int]], settings: dict[str, Any], batch_size: int
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Number of a prompt and its answer, batch by batch: `generated`, `finish` and `tokens`."""
+    from colosseum.runtime.generation.sampling import Sampling
+
+    show = _progress(len(ids))
+    found = engine.answers(ids, Sampling(**settings), translator.has_ended, rows=batch_size)
+    for done, (number, tokens) in enumerate(found, 1):
+        finish = "stop" if translator.has_ended(tokens) else "length"
+        text = translator.answer(tokens, ids[number][-1])
+        yield number, {"generated": text, "finish": finish, "tokens": len(tokens)}
+        show(done)
+
+
+def _progress(total: int) -> Callable[[int], None]:
+    """A line on a terminal."""
+    if not sys.stderr.isatty():
+        return lambda done: None
+
+    def show(done: int) -> None:
+        sys.stderr.write(f"\r{done:,} of {total:,} answered\033[K" + ("\n" if done == total else ""))
+        sys.stderr.flush()
+
+    return show
+
+
+def _write(rows: list[dict[str, Any]], out: Path | None) -> None:
+    from colosseum.atomic import write_whole
+    from colosseum.errors import EnvironmentFault
+
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    if out is None:
+        sys.stdout.write(text)
+        return
+    try:
+        write_whole(out, text.encode())
+    except OSError as error:
+        raise EnvironmentFault(f"cannot write {out}: {error.strerror}") from error
+
+
+# --- in a terminal -----------------------------------------------------------------------------------------------
+
+
+def _talk(engine: Engine, translator: Translator, settings: dict[str, Any]) -> None:
+    """Lines of the user and answers, until the end of the input. A checkpoint that cannot chat goes on with a text."""
+    from colosseum.data.align.jsonl import BadRow
+    from colosseum.data.align.prompts import assistant_says, user_says
+
+    note("an empty line begins a new chat, Ctrl-D ends" if translator.can_chat else "Ctrl-D ends")
+    before = None
+    while (line := _line()) is not None:
+        if not line:
+            before = None
+            continue
+        try:
+            if not translator.can_chat:
+                _spoken(engine, translator, translator.ids(line), settings)
+                continue
+            said = user_says(line, before)
+            before = assistant_says(_spoken(engine, translator, translator.ids(said), settings), said)
+        except BadRow as bad:
+            note(bad.reason)
+
+
+def _line() -> str | None:
+    try:
+        return input("> ").strip()
+    except EOFError:
+        return None
+
+
+def _spoken(engine: Engine, translator: Translator, ids: list[int], settings: dict[str, Any]) -> str:
+    """Answers, and shows the text as it grows."""
+    from colosseum.runtime.generation.sampling import Sampling
+
+    shown = ""
+
+    def show(text: str) -> None:
+        nonlocal shown
+        if text.startswith(shown):
+            sys.stdout.write(clean(text[len(shown) :]))
+            sys.stdout.flush()
+            shown = text
+
+    def ends(tokens: list[int]) -> bool:
+        show(translator.settled(translator.answer(tokens, ids[-1])))
+        return translator.has_ended(tokens)
+
+    ((_, tokens),) = engine.answers([ids], Sampling(**settings), ends, rows=1)
+    text = translator.answer(tokens, ids[-1])
+    show(text)
+    sys.stdout.write("\n")
+    return text

@@ -1,0 +1,130 @@
+"""A checkpoint that answers: its model on this process, or on the ranks that it starts beside itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+
+from colosseum.checkpoint.folders import read_metadata
+from colosseum.checkpoint.hf.origin import origin_of
+from colosseum.errors import EnvironmentFault, RefusedInput
+from colosseum.runtime import device, loading, model, parallel, reading
+from colosseum.runtime.failures import ConfigFailure
+from colosseum.runtime.generation.decoding import Batch, Decoder
+from colosseum.runtime.generation.recipe import generation_recipe
+from colosseum.runtime.generation.sampling import Sampling
+from colosseum.runtime.state import Training
+from colosseum.runtime.tasks import task_of
+
+MODULE = "colosseum.runtime.generation"
+TIMEOUT = timedelta(days=7)
+"""Ranks wait for what a user types next."""
+Ends = Callable[[list[int]], bool]
+"""Whether an answer ends with the last of these tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """Rank 0's side."""
+
+    decoder: Decoder
+
+    def answers(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, ends: Ends, *, rows: int
+    ) -> Iterator[tuple[int, list[int]]]:
+        """The tokens that follow each prompt, by its place in the list, as batches of at most ``rows`` are done.
+
+        Prompts of like length share a batch: none waits long for another one's.
+        """
+        order = sorted(range(len(prompts)), key=lambda n: len(prompts[n]))
+        for at in range(0, len(order), rows):
+            numbers = order[at : at + rows]
+            batch = Batch(prompts=[prompts[n] for n in numbers], numbers=numbers, sampling=sampling)
+            _share(batch)
+            yield from zip(numbers, self.decoder.run(batch, ends), strict=True)
+
+
+@contextmanager
+def started(checkpoint: Path, tp: int, pp: int, vocab_size: int) -> Iterator[Engine]:
+    """The engine on ``tp * pp`` ranks; this process is the first, and the others end with it.
+
+    Args:
+        vocab_size: of the tokenizer: an id beyond it is no token.
+
+    Raises:
+        RefusedInput: the checkpoint cannot be loaded.
+        EnvironmentFault: there are fewer GPUs than ranks.
+    """
+    ranks = tp * pp
+    if device.is_cuda() and torch.cuda.device_count() < ranks:
+        raise EnvironmentFault(f"the checkpoint's TP{tp} PP{pp} needs {ranks} GPUs; {torch.cuda.device_count()} here")
+    store = dist.TCPStore("127.0.0.1", 0, ranks, is_master=True, timeout=timedelta(minutes=5), wait_for_workers=False)
+    words = [sys.executable, "-m", MODULE, str(checkpoint), str(tp), str(pp), str(vocab_size), str(store.port)]
+    others = [
+        subprocess.Popen([*words, str(rank)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        for rank in range(1, ranks)
+    ]
+    try:
+        place = parallel.Place(rank=0, ranks=ranks, local_rank=0, local_ranks=ranks)
+        yield Engine(_decoder(checkpoint, tp, pp, vocab_size, store, place))
+        _share(None)
+        for other in others:
+            other.wait(60)
+    finally:
+        for other in others:
+            other.kill()
+        parallel_state.destroy_model_parallel()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def follow(checkpoint: Path, tp: int, pp: int, vocab_size: int, port: int, rank: int) -> None:
+    """One of the other ranks: computes its part of each batch until rank 0 has no more."""
+    ranks = tp * pp
+    store = dist.TCPStore("127.0.0.1", port, ranks, is_master=False, timeout=timedelta(minutes=5))
+    place = parallel.Place(rank=rank, ranks=ranks, local_rank=rank, local_ranks=ranks)
+    decoder = _decoder(checkpoint, tp, pp, vocab_size, store, place)
+    while (batch := _share(None)) is not None:
+        decoder.run(batch, None)
+    dist.destroy_process_group()
+
+
+def _share(batch: Batch | None) -> Batch | None:
+    """Rank 0's batch, on all ranks; None ends them."""
+    if dist.get_world_size() == 1:
+        return batch
+    box = [batch]
+    dist.broadcast_object_list(box, 0)
+    return box[0]
+
+
+def _decoder(checkpoint: Path, tp: int, pp: int, vocab_size: int, store: Any, place: parallel.Place) -> Decoder:
+    """Every rank calls it."""
+    metadata = read_metadata(checkpoint)
+    recipe = generation_recipe(origin_of(checkpoint, metadata), metadata, tp, pp)
+    device.prepare(place.local_rank, place.local_ranks)
+    options: dict[str, Any] = {"device_id": device.current()} if device.is_cuda() else {}
+    dist.init_process_group(
+        device.backend(), store=store, rank=place.rank, world_size=place.ranks, timeout=TIMEOUT, **options
+    )
+    parallel.start(recipe, place, TIMEOUT.total_seconds())
+    reading.guard()
+    _, (chunk,) = model.build(recipe)
+    training = Training(recipe=recipe, task=task_of(recipe, checkpoint), model=[chunk], optimizer=None, schedule=None)
+    try:
+        if changed := loading.changed_files(checkpoint, metadata):
+            raise RefusedInput(f"{checkpoint} is damaged: {', '.join(changed[:3])} changed since it was written")
+        loading.load(training, checkpoint, metadata, ("weights",))
+    except ConfigFailure as failure:
+        raise RefusedInput(str(failure)) from failure
+    return Decoder(recipe=recipe, model=chunk.eval(), vocab_size=min(vocab_size, recipe.model.vocab_size))
