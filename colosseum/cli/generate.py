@@ -86,8 +86,10 @@ def generate(
     ids = ids_of(translator, prompts, rows)
     found: list[dict[str, Any]] = [{} for _ in rows]
     with loaded(folder, translator, as_trained=as_trained) as engine:
-        for number, answer in answers_of(engine, translator, ids, sampling, batch_size):
+        show = progress(len(rows))
+        for done, (number, answer) in enumerate(answers_of(engine, translator, ids, sampling, batch_size), 1):
             found[number] = {**rows[number].content, **answer}
+            show(done)
     _write(found, out)
 
 
@@ -117,8 +119,8 @@ def loaded(folder: Path, translator: Translator, *, as_trained: bool) -> Iterato
         yield engine
 
 
-def ids_of(translator: Translator, file: Path, rows: list[PromptRow]) -> list[list[int]]:
-    """Token ids of prompts.
+def ids_of(translator: Translator, file: Path, rows: list[PromptRow]) -> dict[int, list[int]]:
+    """Token ids of prompts, by their place in the file.
 
     Raises:
         RefusedInput: a prompt is empty, too long, or holds a control string.
@@ -126,31 +128,29 @@ def ids_of(translator: Translator, file: Path, rows: list[PromptRow]) -> list[li
     from colosseum.data.align.jsonl import BadRow
     from colosseum.data.align.prompts import refused
 
-    ids = []
-    for row in rows:
+    ids = {}
+    for number, row in enumerate(rows):
         try:
-            ids.append(translator.ids(row.prompt))
+            ids[number] = translator.ids(row.prompt)
         except BadRow as bad:
             raise refused(file, row.number, bad) from bad
     return ids
 
 
 def answers_of(
-    engine: Engine, translator: Translator, ids: list[list[int]], settings: dict[str, Any], batch_size: int
+    engine: Engine, translator: Translator, ids: dict[int, list[int]], settings: dict[str, Any], batch_size: int
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Number of a prompt and its answer, batch by batch: `generated`, `finish` and `tokens`."""
     from colosseum.runtime.generation.sampling import Sampling
 
-    show = _progress(len(ids))
     found = engine.answers(ids, Sampling(**settings), translator.has_ended, rows=batch_size)
-    for done, (number, tokens) in enumerate(found, 1):
+    for number, tokens in found:
         finish = "stop" if translator.has_ended(tokens) else "length"
         text = translator.answer(tokens, ids[number][-1])
         yield number, {"generated": text, "finish": finish, "tokens": len(tokens)}
-        show(done)
 
 
-def _progress(total: int) -> Callable[[int], None]:
+def progress(total: int) -> Callable[[int], None]:
     """A line on a terminal."""
     if not sys.stderr.isatty():
         return lambda done: None
@@ -224,7 +224,7 @@ def _spoken(engine: Engine, translator: Translator, ids: list[int], settings: di
         show(translator.settled(translator.answer(tokens, ids[-1])))
         return translator.has_ended(tokens)
 
-    ((_, tokens),) = engine.answers([ids], Sampling(**settings), ends, rows=1)
+    ((_, tokens),) = engine.answers({0: ids}, Sampling(**settings), ends, rows=1)
     text = translator.answer(tokens, ids[-1])
     show(text)
     sys.stdout.write("\n")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from colosseum.cli.output import Cluster, Json, Runs
+from colosseum.cli.rejected import generate_rejected
 from colosseum.cli.words import OptionalRecipeWords, split_words
 
 if TYPE_CHECKING:
@@ -129,6 +130,7 @@ def _command(kind: str) -> Callable[..., None]:
 
 train_app.command("cpt", help="Continue pretraining on a blend of token streams.")(_command("cpt"))
 align_app.command("sft", help="Supervised fine-tuning; loss on the answers only.")(_command("sft"))
+align_app.command()(generate_rejected)
 align_app.command("dpo", help="Direct preference optimisation on preference pairs.")(_command("dpo"))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -40,13 +40,13 @@ class Engine:
     decoder: Decoder
 
     def answers(
-        self, prompts: Sequence[Sequence[int]], sampling: Sampling, ends: Ends, *, rows: int
+        self, prompts: Mapping[int, Sequence[int]], sampling: Sampling, ends: Ends, *, rows: int
     ) -> Iterator[tuple[int, list[int]]]:
-        """The tokens that follow each prompt, by its place in the list, as batches of at most ``rows`` are done.
+        """The tokens that follow each prompt, by its number, as batches of at most ``rows`` are done.
 
         Prompts of like length share a batch: none waits long for another one's.
         """
-        order = sorted(range(len(prompts)), key=lambda n: len(prompts[n]))
+        order = sorted(prompts, key=lambda n: len(prompts[n]))
         for at in range(0, len(order), rows):
             numbers = order[at : at + rows]
             batch = Batch(prompts=[prompts[n] for n in numbers], numbers=numbers, sampling=sampling)

@@ -22,7 +22,9 @@ def main(jobs_file: str) -> None:
         with started(Path(job["checkpoint"]), job["tp"], job["pp"], job["vocab_size"]) as engine:
             found: dict[str, Any] = {}
             for name, (settings, rows) in job["runs"].items():
-                answers = engine.answers(job["prompts"], Sampling(**settings), lambda _: False, rows=rows)
+                answers = engine.answers(
+                    dict(enumerate(job["prompts"])), Sampling(**settings), lambda _: False, rows=rows
+                )
                 found[name] = [tokens for _, tokens in sorted(answers)]
             if job["tp"] * job["pp"] == 1:
                 found["cache_difference"] = cache_difference(engine.decoder, job["prompts"][0])

@@ -1,0 +1,188 @@
+"""Preference pairs whose rejected side a model writes: chats or prompts with a chosen answer in, pairs out.
+
+Answers are kept beside the output as they come (``OUT.partial``), so that a call that was interrupted goes on.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from colosseum.atomic import write_whole
+from colosseum.data.align.jsonl import BadRow, read_lines
+from colosseum.data.align.prompts import Prompt, prompt_of, refused
+from colosseum.data.align.rows import ASSISTANT, kind_of, parse_row
+from colosseum.errors import EnvironmentFault, RefusedInput
+from colosseum.recipe.schema import ChatTokens
+from colosseum.records import parse_object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A row that needs a rejected side."""
+
+    row: int
+    """1-based line of the file."""
+    prompt: Prompt
+    pair: dict[str, Any]
+    """The row that is written, all but ``rejected``."""
+
+    @property
+    def chosen(self) -> str:
+        """The text of the chosen answer."""
+        side = self.pair["chosen"]
+        return str(
+            side if isinstance(side, str) else next(side[0][key] for key in ("value", "content") if key in side[0])
+        )
+
+    def with_rejected(self, answer: str, finish: str, tokens: ChatTokens) -> dict[str, Any] | None:
+        """The pair; None where the answer is empty or the chosen one."""
+        side = self.pair["chosen"]
+        if isinstance(side, str):
+            end = tokens.end_of_turn + tokens.turn_start
+            if answer.strip() in ("", side.removesuffix(end).strip()):
+                return None
+            closed = side.endswith(end) and finish == "stop"
+            return {**self.pair, "rejected": answer + (end if closed else "")}
+        if answer.strip() in ("", self.chosen.strip()):
+            return None
+        key = "value" if "value" in side[0] else "content"
+        return {**self.pair, "rejected": [{**side[0], key: answer}]}
+
+
+def read_questions(path: Path) -> list[Question]:
+    """Rows of chats, whose last answer becomes the chosen one, or of prompts with ``chosen``.
+
+    Raises:
+        RefusedInput: the file cannot be read, is empty, or a row has no chosen answer or a rejected one already.
+    """
+    found = []
+    for line in read_lines(path):
+        try:
+            if isinstance(line.content, BadRow):
+                raise line.content
+            pair = _pair(line.content)
+            found.append(Question(row=line.number, prompt=prompt_of(pair), pair=pair))
+        except BadRow as bad:
+            raise refused(path, line.number, bad) from bad
+    if not found:
+        raise RefusedInput(f"{path} holds no row")
+    return found
+
+
+def _pair(row: dict[str, Any]) -> dict[str, Any]:
+    kind = kind_of(row)
+    if {"rejected", "rejected_response"} & row.keys():
+        raise BadRow("schema", "the row has a rejected side already")
+    if kind == "chat":
+        return _pair_of_chat(row)
+    if kind != "preference":
+        raise BadRow("schema", "needs a chat that ends with an answer, or a prompt with 'chosen'")
+    pair = {key.removesuffix("_response"): value for key, value in row.items()}
+    if isinstance(pair["chosen"], dict):
+        pair["chosen"] = [pair["chosen"]]
+    parse_row({**pair, "rejected": pair["chosen"]}, "preference")
+    return pair
+
+
+def _pair_of_chat(row: dict[str, Any]) -> dict[str, Any]:
+    parsed: Any = parse_row(row, "chat")
+    if row.get("type") == "TEXT_TO_VALUE":
+        raise BadRow("schema", "type TEXT_TO_VALUE trains labels, which are no answers")
+    if parsed.turns[-1].speaker != ASSISTANT or len(parsed.turns) < 2:
+        raise BadRow("role-order", "the chat does not end with an answer of the assistant")
+    key = "conversations" if "conversations" in row else "messages"
+    messages = [{k: v for k, v in message.items() if k != "label"} for message in row[key]]
+    pair = {k: v for k, v in row.items() if k not in (key, "mask", "type")}
+    return {**pair, "prompt": messages[:-1], "chosen": messages[-1:]}
+
+
+# --- what was answered -------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Answers:
+    """Answers by row, in a file that grows by whole lines."""
+
+    found: dict[int, tuple[str, str]]
+    """Text, and why it ended."""
+    _file: BinaryIO = field(repr=False)
+
+    def add(self, row: int, text: str, finish: str) -> None:
+        self.found[row] = text, finish
+        self._file.write(json.dumps({"row": row, "text": text, "finish": finish}).encode() + b"\n")
+        self._file.flush()
+
+
+@contextmanager
+def kept(out: Path, key: list[Any]) -> Iterator[Answers]:
+    """The answers of earlier calls of the same ``key`` (data, source, settings), and a place for more.
+
+    Raises:
+        RefusedInput: they are of another call, or one is running.
+        EnvironmentFault: the file cannot be written.
+    """
+    partial = out.with_name(f"{out.name}.partial")
+    digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()
+    try:
+        descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o640)
+    except OSError as error:
+        raise EnvironmentFault(f"cannot write {partial}: {error.strerror}") from error
+    with os.fdopen(descriptor, "r+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise RefusedInput(f"{partial}: another call writes it now") from error
+        content = file.read()
+        whole = content[: content.rfind(b"\n") + 1]  # a kill tears the last line
+        rows = [parse_object(line) for line in whole.splitlines()]
+        if rows and (rows[0] is None or rows[0].get("key") != digest):
+            what = "answers to other data, of another model or with other settings"
+            raise RefusedInput(f"{partial} holds {what}: delete it, or name another OUT")
+        file.seek(len(whole))
+        file.truncate()
+        if not rows:
+            file.write(json.dumps({"key": digest}).encode() + b"\n")
+        found = {row["row"]: (row["text"], row["finish"]) for row in rows[1:] if row is not None}
+        yield Answers(found, file)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What became of the rows."""
+
+    pairs: int
+    same: int
+    """Left out: the answer was empty, or the chosen one."""
+    cut: int
+    """Of the pairs, those whose rejected side ended at max_tokens."""
+
+
+def write_pairs(out: Path, questions: Iterable[Question], answers: Answers, tokens: ChatTokens) -> Written:
+    """Writes the pairs in the data's order, the file at once; then the partial one goes.
+
+    Raises:
+        EnvironmentFault: the file cannot be written.
+    """
+    lines, same, cut = [], 0, 0
+    for question in questions:
+        text, finish = answers.found[question.row]
+        pair = question.with_rejected(text, finish, tokens)
+        if pair is None:
+            same += 1
+            continue
+        cut += finish == "length"
+        lines.append(json.dumps(pair) + "\n")
+    try:
+        write_whole(out, "".join(lines).encode())
+    except OSError as error:
+        raise EnvironmentFault(f"cannot write {out}: {error.strerror}") from error
+    out.with_name(f"{out.name}.partial").unlink()
+    return Written(pairs=len(lines), same=same, cut=cut)
