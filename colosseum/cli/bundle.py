@@ -7,7 +7,13 @@ from typing import Annotated
 
 import typer
 
-from colosseum.cli.output import Json, Runs, document, stdout
+from colosseum.bundle import read_bundle
+from colosseum.cli.launching import report
+from colosseum.cli.output import Json, Runs, emit, say
+from colosseum.errors import RefusedInput
+from colosseum.launch.bundles.verify import problems_of
+from colosseum.launch.runs.submit import replay, runs_root
+from colosseum.launch.schedulers.registry import this_machine
 
 app = typer.Typer(no_args_is_help=True)
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A bundle folder: RUN/bundle, or the one kept with --out.")]
@@ -21,30 +27,17 @@ def _group() -> None:
 @app.command()
 def verify(folder: Folder, as_json: Json = False) -> None:
     """Prove that a bundle is as it was written: nothing changed, added or missing, and no script but its recipe's."""
-    from colosseum.errors import RefusedInput
-    from colosseum.launch.bundles.verify import problems_of
-
     if not folder.is_dir():
         raise RefusedInput(f"{folder}: no such folder")
     problems = problems_of(folder)
-    if as_json:
-        document({"schema": "colosseum.bundle/1", "bundle": str(folder), "sound": not problems, "problems": problems})
-        if problems:
-            raise typer.Exit(RefusedInput.exit_code)
-        return
-    if problems:
-        raise RefusedInput(f"{folder} is not as it was written: " + "; ".join(problems))
-    stdout().print(f"{folder} is unchanged since it was written", markup=False)
+    failure = RefusedInput(f"{folder} is not as it was written: " + "; ".join(problems)) if problems else None
+    result = {"schema": "colosseum.bundle/1", "bundle": str(folder), "sound": not problems, "problems": problems}
+    emit(as_json, result, lambda: None if problems else say(f"{folder} is unchanged since it was written"), failure)
 
 
 @app.command()
 def run(folder: Folder, runs: Runs = None, as_json: Json = False) -> None:
     """Run a bundle on this machine, in a new run folder."""
-    from colosseum.bundle import read_bundle
-    from colosseum.cli.launching import report
-    from colosseum.launch.runs.submit import replay, runs_root
-    from colosseum.launch.schedulers.registry import this_machine
-
     bundle, scheduler = read_bundle(folder), this_machine()
     new, submission = replay(bundle, scheduler, runs_root(runs, bundle.recipe.cluster))
     report(new, submission, scheduler, bundle.recipe, bundle.manifest, as_json)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
-from colosseum.cli.checkpoint_hf import export, import_
-from colosseum.cli.output import Json, Runs, document, note, say
+from colosseum.checkpoint.inspect import NAMES, Inspected, damaged
+from colosseum.checkpoint.inspect import inspect as inspected
+from colosseum.checkpoint.proof import PROBE, grow
+from colosseum.cli.checkpoint_hf import checkpoint_of, export, import_
+from colosseum.cli.output import Json, Runs, emit, note, say
+from colosseum.errors import RunFailed
+from colosseum.units import format_bytes
 
 app = typer.Typer(no_args_is_help=True)
 app.command("import")(import_)
@@ -21,14 +27,6 @@ def _group() -> None:
     """Inspect, grow, import and export checkpoints."""
 
 
-def _found(text: str, runs: Path | None) -> Path:
-    from colosseum.checkpoint.inspect import find
-    from colosseum.launch.runs.submit import find_run, runs_root
-    from colosseum.recipe.load import load_cluster
-
-    return find(text, lambda name: find_run(name, runs_root(runs, load_cluster())))
-
-
 @app.command()
 def inspect(
     path: What,
@@ -38,29 +36,22 @@ def inspect(
     as_json: Json = False,
 ) -> None:
     """Say what a checkpoint is: its kind, model, step, layout and size, from metadata alone."""
-    from colosseum.checkpoint.inspect import NAMES, damaged
-    from colosseum.checkpoint.inspect import inspect as look
-    from colosseum.errors import RunFailed
-    from colosseum.units import format_bytes
-
-    folder = _found(path, runs)
-    found = look(folder, tensors=tensors)
+    folder = checkpoint_of(path, runs)
+    found = inspected(folder, tensors=tensors)
     bad = damaged(folder) if verify else []
-    if as_json:
-        known = {"damaged": bad} if verify else {}
-        document({"schema": "colosseum.inspected/1", **found.as_json(), **known})
-        if bad:
-            raise typer.Exit(RunFailed.exit_code)
-        return
+    failure = RunFailed(f"{folder} is damaged: {', '.join(bad)} changed since it was written") if bad else None
+    result = {"schema": "colosseum.inspected/1", **found.as_json(), **({"damaged": bad} if verify else {})}
+    emit(as_json, result, lambda: _show(found, sound=verify and not bad), failure)
+
+
+def _show(found: Inspected, *, sound: bool) -> None:
     say(f"{found.path}: {NAMES[found.kind]}, {format_bytes(found.bytes)}")
     for name, value in found.facts.items():
         if value not in (None, {}, []):
             say(f"  {name}: {_text(value)}")
     for name, (shape, dtype) in found.tensors.items():
         say(f"  {name} {list(shape)} {dtype}")
-    if bad:
-        raise RunFailed(f"{folder} is damaged: {', '.join(bad)} changed since it was written")
-    if verify:
+    if sound:
         say("every byte is what was written")
 
 
@@ -95,31 +86,18 @@ def expand(
     as_json: Json = False,
 ) -> None:
     """Grow a model: write a checkpoint with more layers, and prove what it computes."""
-    from colosseum.checkpoint.expand import expand as grow
-    from colosseum.checkpoint.expand import model_of
-    from colosseum.checkpoint.folders import read_metadata
-    from colosseum.checkpoint.growth import growth
-    from colosseum.checkpoint.proof import PROBE, largest_difference, parameters
-    from colosseum.checkpoint.torchdist import read_index
+    grown = grow(checkpoint_of(path, runs), out, layers, at, init, optimizer, probe=probe)
+    (layers_before, _), (before, after) = grown.layers, grown.parameters
+    new, difference = ", ".join(map(str, grown.new_layers)), grown.largest_logit_difference
 
-    source = _found(path, runs)
-    shape = read_metadata(source).model
-    plan = growth(shape.num_layers, layers, at, init, optimizer)
-    folder = grow(source, out, plan)
-    before, after = (parameters(read_index(f).shapes, shape.vocab_size) for f in (source, folder))
-    new = [layer + 1 for layer in plan.new_layers]
-    result: dict[str, Any] = {"checkpoint": str(folder), "layers": [shape.num_layers, layers], "new_layers": new}
-    result |= {"parameters": [before, after], "init": init, "optimizer": optimizer, "largest_logit_difference": None}
-    model = model_of(shape) if probe else None
-    if model is not None:
-        result["largest_logit_difference"] = largest_difference(source, folder, model, layers)
-    if as_json:
-        document({"schema": "colosseum.expanded/1", **result})
-        return
-    say(f"{folder}: {shape.num_layers} layers → {layers}, {before:,} parameters → {after:,}")
-    say(f"new layers: {', '.join(map(str, new))} ({init}); optimizer: {optimizer}")
-    if model is not None:
-        say(f"largest difference of a logit on {PROBE} tokens in FP32: {result['largest_logit_difference']:.3g}")
-    elif probe:
-        note("logits were not compared: no RoPE, or a checkpoint of a release that recorded less of its model")
-    say(f"begin from it with checkpoint.from={out}")
+    def show() -> None:
+        say(f"{grown.checkpoint}: {layers_before} layers → {layers}, {before:,} parameters → {after:,}")
+        say(f"new layers: {new} ({init}); optimizer: {optimizer}")
+        if difference is not None:
+            say(f"largest difference of a logit on {PROBE} tokens in FP32: {difference:.3g}")
+        elif probe:
+            note("logits were not compared: no RoPE, or a checkpoint of a release that recorded less of its model")
+        say(f"begin from it with checkpoint.from={out}")
+
+    result = {"schema": "colosseum.expanded/1", **asdict(grown), "checkpoint": str(grown.checkpoint)}
+    emit(as_json, result, show)

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from colosseum.cli.output import Cluster, Json, Runs, document, say, warn
+from colosseum.checkpoint.hf.recipe import sft_recipe
+from colosseum.checkpoint.hf.source import read_folder
+from colosseum.checkpoint.inspect import find
+from colosseum.cli.output import Cluster, Json, Runs, emit, say, warn, write_new
+from colosseum.errors import EnvironmentFault, Fault, RefusedInput
+from colosseum.launch.runs.submit import find_run, runs_root
+from colosseum.recipe.load import load_cluster
+from colosseum.units import format_bytes
 
 IMPORT_SCHEMA, EXPORT_SCHEMA = "colosseum.checkpoint-import/1", "colosseum.checkpoint-export/1"
 Format = Annotated[Literal["hf"], typer.Argument(metavar="hf", help="hf: a Hugging Face folder.", show_default=False)]
@@ -32,10 +41,6 @@ def import_(
 
     Llama, Mistral (without sliding window) and Nemotron, with their tokenizer. OUT appears whole or not at all.
     """
-    from colosseum.checkpoint.hf.recipe import sft_recipe
-    from colosseum.checkpoint.hf.source import read_folder
-    from colosseum.errors import Fault, RefusedInput
-
     if recipe_out is not None:
         if recipe_out.exists():
             rule = "already exists; give another name"
@@ -51,18 +56,18 @@ def import_(
 
     source = import_hf(folder, out, dtype=dtype, progress=_progress("imported"))
     if recipe_out is not None:
-        with recipe_out.open("x", encoding="utf-8") as stream:
-            stream.write(sft_recipe(out))
-    if as_json:
-        recipe = None if recipe_out is None else str(recipe_out)
-        result = {"checkpoint": str(out), "architecture": source.family.architecture, "recipe": recipe}
-        document({"schema": IMPORT_SCHEMA, **result, "dtype": dtype or source.dtype})
-        return
-    say(f"{out}: {source.family.architecture}, {source.model.num_layers} layers, {dtype or source.dtype}")
-    if recipe_out is None:
-        say(f"begin from it: checkpoint.from={out} checkpoint.load=[weights]")
-    else:
-        say(f"next: colosseum plan {recipe_out}, then colosseum align sft {recipe_out} data.train=FILE")
+        write_new(recipe_out, sft_recipe(out), "--recipe-out")
+    recipe, written = None if recipe_out is None else str(recipe_out), dtype or source.dtype
+    result = {"checkpoint": str(out), "architecture": source.family.architecture, "recipe": recipe, "dtype": written}
+
+    def show() -> None:
+        say(f"{out}: {source.family.architecture}, {source.model.num_layers} layers, {written}")
+        if recipe is None:
+            say(f"begin from it: checkpoint.from={out} checkpoint.load=[weights]")
+        else:
+            say(f"next: colosseum plan {recipe}, then colosseum align sft {recipe} data.train=FILE")
+
+    emit(as_json, {"schema": IMPORT_SCHEMA, **result}, show)
 
 
 def export(
@@ -82,37 +87,23 @@ def export(
     from colosseum.checkpoint.hf.exporting import export_hf
 
     notes = export_hf(checkpoint, out, dtype=dtype, progress=_progress("exported"))
-    if as_json:
-        document({"schema": EXPORT_SCHEMA, "folder": str(out), "checkpoint": str(checkpoint), "notes": notes})
-        return
-    say(f"{out}: from {checkpoint}")
-    warn(notes)
+    result = {"schema": EXPORT_SCHEMA, "folder": str(out), "checkpoint": str(checkpoint), "notes": notes}
+    emit(as_json, result, lambda: say(f"{out}: from {checkpoint}"))
+    warn([] if as_json else notes)
 
 
-def checkpoint_of(source: str, runs: Path | None, cluster: str | None) -> Path:
+def checkpoint_of(source: str, runs: Path | None, cluster: str | None = None) -> Path:
     """The checkpoint folder that a word names."""
-    from colosseum.checkpoint.inspect import find
-    from colosseum.launch.runs.submit import find_run, runs_root
-    from colosseum.recipe.load import load_cluster
-
     return find(source, lambda name: find_run(name, runs_root(runs, load_cluster(cluster))))
 
 
 def needs_torch() -> None:
-    from importlib.util import find_spec
-
-    from colosseum.errors import EnvironmentFault
-
     if missing := [name for name in ("torch", "safetensors", "xxhash") if find_spec(name) is None]:
         raise EnvironmentFault(f"weights are read with {', '.join(missing)}: pip install 'colosseum[train]'")
 
 
 def _progress(word: str) -> Callable[[int, int], None] | None:
     """A line on a terminal, at most ten times a second."""
-    import time
-
-    from colosseum.units import format_bytes
-
     if not sys.stderr.isatty():
         return None
     last = 0.0

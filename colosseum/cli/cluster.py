@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
-from colosseum.cli.output import Json, document, stdout, warn
+from colosseum.cli.output import Json, columns, emit, stdout, warn
+from colosseum.errors import RefusedInput, RunFailed
+from colosseum.recipe.load import cluster_names, load_cluster
+from colosseum.recipe.schema import Cluster as ClusterFile
+from colosseum.units import parse_duration_s
+
+MARKS = {True: Text("ok", style="green"), False: Text("FAILED", style="bold red"), None: Text("?", style="yellow")}
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -20,9 +28,6 @@ def _group() -> None:
 @app.command("list")
 def list_clusters(as_json: Json = False) -> None:
     """List cluster files: the shipped ones and your own in ~/.config/colosseum/cluster."""
-    from colosseum.errors import RefusedInput
-    from colosseum.recipe.load import cluster_names, load_cluster
-
     default = os.environ.get("COLOSSEUM_CLUSTER") or "local"
     found, broken = [], []
     for name in cluster_names():
@@ -31,20 +36,18 @@ def list_clusters(as_json: Json = False) -> None:
         except RefusedInput as refused:
             broken.append(f"cluster {name} cannot be used: {refused}")
     warn(broken)
-    if as_json:
-        rows = [{"file": name, **cluster.model_dump(mode="json", by_alias=True)} for name, cluster in found]
-        document({"schema": "colosseum.clusters/1", "default": default, "clusters": rows, "warnings": broken})
-        return
-    from rich.table import Table
+    rows = [{"file": name, **cluster.model_dump(mode="json", by_alias=True)} for name, cluster in found]
+    result = {"schema": "colosseum.clusters/1", "default": default, "clusters": rows, "warnings": broken}
+    emit(as_json, result, lambda: _show(found, default))
 
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in ("name", "scheduler", "nodes", "GPUs a node", "runs", ""):
-        table.add_column(heading, overflow="fold")
+
+def _show(found: list[tuple[str, ClusterFile]], default: str) -> None:
+    rows = []
     for name, cluster in found:
         nodes = "?" if cluster.nodes is None else f"{cluster.nodes:,}"
         mark = "default" if name == default else ""
-        table.add_row(name, cluster.scheduler, nodes, str(cluster.gpus_per_node), cluster.paths.runs, mark)
-    stdout().print(table)
+        rows.append((name, cluster.scheduler, nodes, str(cluster.gpus_per_node), cluster.paths.runs, mark))
+    stdout().print(columns(rows, ("name", "scheduler", "nodes", "GPUs per node", "runs", "")))
 
 
 @app.command()
@@ -57,15 +60,7 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Ask the cluster whether its file is right; from a login node."""
-    from dataclasses import asdict
-
-    from rich.table import Table
-    from rich.text import Text
-
-    from colosseum.errors import RefusedInput, RunFailed
     from colosseum.launch.slurm import cluster_check
-    from colosseum.recipe.load import load_cluster
-    from colosseum.units import parse_duration_s
 
     try:
         limit_s = parse_duration_s(time_limit)
@@ -73,16 +68,8 @@ def check(
         raise RefusedInput(f"--time {time_limit}: {error}") from error
     checks = cluster_check.check(load_cluster(name), time_limit_s=limit_s, with_job=job)
     failed = [c.name for c in checks if c.passed is False]
-    if as_json:
-        rows = [asdict(c) for c in checks]
-        document({"schema": "colosseum.cluster-check/1", "cluster": name, "passed": not failed, "checks": rows})
-        if failed:
-            raise typer.Exit(RunFailed.exit_code)
-        return
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    marks = {True: Text("ok", style="green"), False: Text("FAILED", style="bold red"), None: Text("?", style="yellow")}
-    for c in checks:
-        table.add_row(marks[c.passed], c.name, Text(c.detail))
-    stdout().print(table)
-    if failed:
-        raise RunFailed(f"cluster {name} does not match its file: {', '.join(failed)}")
+    failure = RunFailed(f"cluster {name} does not match its file: {', '.join(failed)}") if failed else None
+    result = {"schema": "colosseum.cluster-check/1", "cluster": name, "passed": not failed}
+    result["checks"] = [asdict(c) for c in checks]
+    rows = [(MARKS[c.passed], c.name, c.detail) for c in checks]
+    emit(as_json, result, lambda: stdout().print(columns(rows)), failure)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from colosseum.cli.data_rows import lint, mask
+from colosseum.cli.output import Json, emit, note, say
+from colosseum.data.documents import read_documents
+from colosseum.data.tokenize import tokenize_documents
+from colosseum.data.tokenizer import load_tokenizer
+from colosseum.data.tokenizer import train_tokenizer as trained
+from colosseum.errors import RefusedInput
 
 app = typer.Typer(help="Prepare and check training data.", no_args_is_help=True)
 
@@ -41,24 +45,18 @@ def tokenize(
         typer.Option(metavar="VOCAB", help="First train a byte-level BPE tokenizer of VOCAB ids on the inputs."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Turn text into the .bin/.idx pair that `data.blend` names, ready for training.
 
     With --train-tokenizer and no --output only the tokenizer is made.
     """
-    from colosseum.data.documents import read_documents
-    from colosseum.data.tokenize import tokenize_documents
-    from colosseum.data.tokenizer import load_tokenizer
-    from colosseum.data.tokenizer import train_tokenizer as train
-    from colosseum.errors import RefusedInput
-
     if output is None and train_tokenizer is None:
         raise RefusedInput("name the files to write with --output PREFIX")
-    result: dict[str, object] = {"schema": "colosseum.tokenized/1", "tokenizer": str(tokenizer)}
+    result: dict[str, Any] = {"schema": "colosseum.tokenized/1", "tokenizer": str(tokenizer)}
     if train_tokenizer is not None:
         texts = (d.text for d in read_documents(inputs, key))
-        train(texts, tokenizer, vocab_size=train_tokenizer, eod=eod, force=force)
+        trained(texts, tokenizer, vocab_size=train_tokenizer, eod=eod, force=force)
     loaded = load_tokenizer(tokenizer, eod)
     result["vocab_size"] = loaded.vocab_size
     if output is not None:
@@ -72,10 +70,10 @@ def tokenize(
             "characters": done.characters,
             "time_s": round(time.monotonic() - start, 3),
         }
-    typer.echo(json.dumps(result) if as_json else _sentences(result))
+    emit(as_json, result, lambda: say(_sentences(result)))
 
 
-def _sentences(result: dict[str, object]) -> str:
+def _sentences(result: dict[str, Any]) -> str:
     text = f"{result['tokenizer']}: vocabulary of {result['vocab_size']:,} ids"
     if "prefix" in result:
         text += (
@@ -96,7 +94,6 @@ def _progress() -> Callable[[int, int], None]:
         now = time.monotonic()
         if now - last >= 10:
             last = now
-            line = f"{documents:,} documents, {tokens:,} tokens, {tokens / (now - start):,.0f} tokens/s"
-            sys.stderr.write(line + "\n")
+            note(f"{documents:,} documents, {tokens:,} tokens, {tokens / (now - start):,.0f} tokens/s")
 
     return show

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from colosseum.atomic import write_whole
+from colosseum.errors import ColosseumError, EnvironmentFault, Fault, RefusedInput
 from colosseum.terminal import clean
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 Cluster = Annotated[
@@ -77,6 +81,74 @@ def note(text: str) -> None:
     """A line on stderr at once."""
     sys.stderr.write(f"{clean(text)}\n")
     sys.stderr.flush()
+
+
+def emit(
+    as_json: bool, data: dict[str, Any], show: Callable[[], object], failure: ColosseumError | None = None
+) -> None:
+    """The answer of a command: one JSON document, or what ``show`` prints.
+
+    Args:
+        failure: what the answer comes to, if it is a bad one.
+
+    Raises:
+        ColosseumError: ``failure``, after a text.
+        typer.Exit: with its exit code, after a document: stdout holds that alone, the sentence goes to stderr.
+    """
+    if as_json:
+        document(data)
+    else:
+        show()
+    if failure is None:
+        return
+    if not as_json:
+        raise failure
+    note(f"error: {failure}")
+    raise typer.Exit(failure.exit_code)
+
+
+def columns(rows: Iterable[Sequence[str | Text]], headings: Sequence[str] = (), **options: Any) -> Table:
+    """A table without lines. Text is shown as it is; what does not fit is folded, never cut.
+
+    Args:
+        options: of rich's Table.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=bool(headings), **{"padding": (0, 2, 0, 0), **options})
+    for heading in headings:
+        table.add_column(heading)
+    for row in rows:
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+    for column in table.columns:
+        column.overflow = "fold"
+    return table
+
+
+def facts(rows: Iterable[tuple[str, str | Text]], **options: Any) -> Table:
+    """Names, and beside each its text."""
+    from rich.text import Text
+
+    table = columns(((Text(name, style="bold"), text) for name, text in rows), **options)
+    table.columns[0].no_wrap = True
+    return table
+
+
+def write_new(path: Path, text: str, option: str) -> None:
+    """A file that an option of the command names; nothing is replaced.
+
+    Raises:
+        RefusedInput: it exists.
+        EnvironmentFault: it cannot be written.
+    """
+    if path.exists():
+        rule = "already exists; give another name"
+        raise RefusedInput([Fault(path=option, value=str(path), rule=rule, where="command line")])
+    try:
+        write_whole(path, text.encode())
+    except OSError as error:
+        raise EnvironmentFault(f"cannot write {path}: {error.strerror}") from error
 
 
 def document(data: dict[str, Any]) -> None:

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from colosseum.cli.output import Cluster, Json, document, stdout, warn
+from colosseum.bundle import to_yaml
+from colosseum.cli.output import Cluster, Json, emit, facts, stdout, warn
 from colosseum.cli.words import RecipeWords, recipe_and_overrides
+from colosseum.errors import Fault, RefusedInput
+from colosseum.recipe.load import describe_recipe, load, shipped_recipes
 
 
 def recipes(as_json: Json = False) -> None:
     """List the shipped recipes."""
-    from colosseum.recipe.load import describe_recipe, shipped_recipes
-
     rows = [(name, describe_recipe(name)) for name in shipped_recipes()]
-    if as_json:
-        document({"schema": "colosseum.recipes/1", "recipes": [{"name": n, "summary": s} for n, s in rows]})
-        return
-    from rich.table import Table
-
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, summary in rows:
-        table.add_row(name, summary)
-    stdout().print(table)
+    result = {"schema": "colosseum.recipes/1", "recipes": [{"name": n, "summary": s} for n, s in rows]}
+    emit(as_json, result, lambda: stdout().print(facts(rows)))
 
 
 def show(
@@ -37,10 +29,6 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Print a recipe with all values resolved."""
-    from colosseum.bundle import to_yaml
-    from colosseum.errors import Fault, RefusedInput
-    from colosseum.recipe.load import load
-
     name, overrides = recipe_and_overrides(words)
     loaded = load(name, overrides, cluster=cluster)
     warn(loaded.warnings)
@@ -50,13 +38,15 @@ def show(
             rule = "a recipe has no such section"
             raise RefusedInput([Fault(path="--section", value=section, rule=rule, nearest=tuple(data))])
         data = {section: data[section]}
-    if as_json:
-        document({"schema": "colosseum.recipe/1", "recipe": data, "warnings": list(loaded.warnings)})
-        return
-    site = {} if section else {"cluster": data.pop("cluster")}
+    result = {"schema": "colosseum.recipe/1", "recipe": data, "warnings": list(loaded.warnings)}
+    emit(as_json, result, lambda: _show(data, whole=section is None))
+
+
+def _show(data: dict[str, Any], *, whole: bool) -> None:
+    """YAML that loads as a recipe again."""
+    site = {"cluster": data.pop("cluster")} if whole else {}
     text = to_yaml(data).decode().rstrip("\n")
     if site:
-        # A recipe may not set them: what is printed must load as a recipe again.
         lines = to_yaml(site).decode().splitlines()
         text += "\n\n# From the cluster file, not part of the recipe:\n" + "\n".join(f"# {line}" for line in lines)
     console = stdout()
@@ -76,11 +66,9 @@ def validate(words: RecipeWords, cluster: Cluster = None, as_json: Json = False)
     """
     from colosseum.engines.planned import resolved
     from colosseum.engines.registry import cannot_train, engine_of
-    from colosseum.errors import Fault, RefusedInput
     from colosseum.launch.bundles.compile import faults
     from colosseum.launch.bundles.inputs import tokenizer_faults
     from colosseum.launch.runs.request import placing
-    from colosseum.recipe.load import load
 
     name, overrides = recipe_and_overrides(words)
     loaded = load(name, overrides, cluster=cluster)
@@ -94,7 +82,5 @@ def validate(words: RecipeWords, cluster: Cluster = None, as_json: Json = False)
             raise RefusedInput(found)
     warnings = [*loaded.warnings, *engine.notes(recipe)]
     warn(warnings)
-    if as_json:
-        document({"schema": "colosseum.validation/1", "name": name, "valid": True, "warnings": warnings})
-        return
-    stdout().print(f"{name} is valid", markup=False)
+    result = {"schema": "colosseum.validation/1", "name": name, "valid": True, "warnings": warnings}
+    emit(as_json, result, lambda: stdout().print(f"{name} is valid", markup=False))

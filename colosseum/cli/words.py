@@ -37,6 +37,12 @@ OptionalRecipeWords = Annotated[
 ]
 
 
+def plain_and_overrides(words: list[str]) -> tuple[list[str], list[str]]:
+    """Words that name something, and overrides."""
+    plain = [word for word in words if "=" not in word and not word.startswith("~")]
+    return plain, [word for word in words if word not in plain]
+
+
 def split_words(words: list[str] | None) -> tuple[str | None, list[str]]:
     """RECIPE and the overrides.
 

@@ -41,6 +41,17 @@ def table() -> Mapping[str, Names]:
     }
 
 
+def cell_text(cell: str) -> str:
+    """A cell in words."""
+    if cell == "-":
+        return "has no such setting"
+    if cell == ".":
+        return "not applicable"
+    if cell.startswith("+"):
+        return f"{cell[1:]} (with + on the command line: not in the template)"
+    return cell
+
+
 def names_of(field: str) -> Names:
     """The row that speaks for a dotted field.
 

@@ -43,6 +43,8 @@ class Fitted:
     calibration: Calibration
     errors: Mapping[str, float]
     """Kind of measurement -> median relative error of the fitted formula."""
+    rows: Rows = ()
+    """The measurements; empty of a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +103,7 @@ def fit_measurements(found: Measurements, hardware: Hardware, base: Calibration,
     _fit_links(rows, hardware, changes)
     fitted = base.with_constants(**{key: float(f"{value:.4g}") for key, value in changes.items()})
     calibration = Calibration(name=name, hardware=hardware.name, source=source, constants=fitted.constants)
-    return Fitted(calibration=calibration, errors=errors)
+    return Fitted(calibration=calibration, errors=errors, rows=found.rows)
 
 
 def _of(rows: Rows, kind: str, **where: Any) -> list[Mapping[str, Any]]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
@@ -54,6 +55,21 @@ class FieldDoc:
 def catalogue() -> dict[str, FieldDoc]:
     """All fields by dotted path, in the schema's order; a field that several tasks have stands once."""
     return {doc.path: doc for doc in _fields(Recipe, "")}
+
+
+def plain(value: Any) -> Any:
+    """A value or default of a field as JSON can hold it."""
+    if isinstance(value, tuple | list):
+        return [plain(item) for item in value]
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json", by_alias=True)
+    return value if isinstance(value, str | int | float | bool | dict | None) else str(value)
+
+
+def text_of(value: Any) -> str:
+    """A value as YAML would write it, on one line."""
+    line: str = yaml.safe_dump(plain(value), default_flow_style=True, width=10**6, allow_unicode=True)
+    return line.removesuffix("\n").removesuffix("\n...")
 
 
 def _fields(model: type[BaseModel], prefix: str) -> Iterator[FieldDoc]:

@@ -153,7 +153,7 @@ def test_a_bug_is_one_sentence_and_a_file(cli: Cli, tmp_path: Path, monkeypatch:
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr("colosseum.recipe.load.load", broken)
+    monkeypatch.setattr("colosseum.cli.recipes.load", broken)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     done = cli("validate", "generic")
     assert done.code == 1

@@ -8,8 +8,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from difflib import get_close_matches
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from colosseum.data.align.fit import Counts, fit
 from colosseum.data.align.jsonl import BadRow, read_lines
 from colosseum.data.align.render import Rendered, control_strings, render
 from colosseum.data.align.rows import KNOWN_KEYS, Conversation, Kind, Pair, Row, kind_of, parse_row
-from colosseum.errors import RefusedInput
+from colosseum.errors import Fault, RefusedInput
 from colosseum.recipe.schema import ChatTokens
 
 SCHEMA = "colosseum.lint/1"
@@ -131,6 +132,26 @@ class Report:
             for code, found in self.findings.items()
             if (limit := limits[code]) is not None and found.rows > limit * self.rows
         ]
+
+    def figures(self, gbs: int | None) -> list[str]:
+        """Counts, lengths and, with ``gbs``, the steps of an epoch: a sentence each."""
+        told = [f"{self.file}: {self.rows:,} rows of kind {self.kind or 'unknown'}"]
+        if (counts := self.counts) is not None:
+            share = counts.trained_tokens / max(1, counts.tokens)
+            told.append(f"{counts.sentence()}; longest {self.longest:,} tokens")
+            told.append(f"{counts.tokens:,} tokens, {counts.trained_tokens:,} trained ({share:.1%})")
+        if self.pairs:
+            unit = "characters" if counts is None else "tokens"
+            told.append(
+                f"chosen is longer in {self.longer_chosen / self.pairs:.0%} of pairs; mean"
+                f" {self.chosen_size / self.pairs:.1f} against {self.rejected_size / self.pairs:.1f} {unit}"
+            )
+        if self.silent_roles:
+            told.append(f"named in mask and never speaking: {', '.join(self.silent_roles)}")
+        if gbs is not None:
+            steps, left = divmod(self.usable, gbs)
+            told.append(f"an epoch at gbs {gbs:,}: {steps:,} steps, {left:,} samples left over")
+        return told
 
     def as_json(self, limits: Mapping[str, float | None], gbs: int | None) -> dict[str, Any]:
         findings = {
@@ -333,3 +354,27 @@ def _sides(
     tokens = iter(encoder.tokens([text for _, _, texts in batch for text in texts]))
     for line, row, texts in batch:
         yield line, row, [next(tokens) for _ in texts]
+
+
+def limits_of(words: Sequence[str]) -> dict[str, float | None]:
+    """The limits, of which ``FINDING=SHARE`` words set some.
+
+    Raises:
+        RefusedInput: there is no such finding, or its share is none.
+    """
+    return {**LIMITS, **dict(_limit(word, LIMITS) for word in words)}
+
+
+def _limit(word: str, known: Mapping[str, float | None]) -> tuple[str, float]:
+    code, _, share = word.partition("=")
+    try:
+        value = float(share)
+    except ValueError:
+        value = -1.0
+    if code not in known:
+        near = tuple(get_close_matches(code, known, n=3)) or tuple(known)
+        raise RefusedInput([Fault(path="--limit", value=word, rule=f"no finding is called {code!r}", nearest=near)])
+    if not 0 <= value <= 1:
+        rule = "must be FINDING=SHARE with a share from 0 to 1"
+        raise RefusedInput([Fault(path="--limit", value=word, rule=rule, nearest=(f"{code}=0.05",))])
+    return code, value
