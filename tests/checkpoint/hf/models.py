@@ -111,9 +111,9 @@ def shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def tensors(name: str) -> dict[str, Any]:
+def tensors(name: str, layers: int = 3) -> dict[str, Any]:
     """Weights in FP32; each is a multiple of 2^-14 below 1.1, so that BF16 does not hold them all."""
-    config, rng = CONFIGS[name], np.random.default_rng(11)
+    config, rng = {**CONFIGS[name], "num_hidden_layers": layers}, np.random.default_rng(11)
     found = {}
     for key, shape in shapes(config).items():
         drawn = rng.integers(-2048, 2049, shape).astype(np.float32) / np.float32(16384)
