@@ -5,32 +5,29 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, TextIO
 
 import typer
 
 from colosseum.bundle import read_bundle
-from colosseum.cli.output import document, note, say, warn
+from colosseum.cli.output import emit, note, say, warn
 from colosseum.errors import RunFailed
+from colosseum.launch.runs.ending import ending_of
 from colosseum.launch.runs.request import Continued, NewRun, placing
 from colosseum.launch.runs.submit import launch, start
 from colosseum.launch.schedulers.base import Foreground, Scheduler, Submission
 from colosseum.launch.schedulers.registry import scheduler_of
 from colosseum.launch.stopwatch import reading
 from colosseum.launch.trials.shakedown import shakedown_of
-from colosseum.monitor.logs import last_lines
 from colosseum.monitor.progress import progress_line
 from colosseum.recipe import derived
 from colosseum.recipe.schema import Recipe
-from colosseum.records import Outcome
 from colosseum.rundir import RunDir
-from colosseum.terminal import clean, one_line
+from colosseum.terminal import clean
 from colosseum.units import format_duration
 
 RUN_SCHEMA = "colosseum.run/1"
 EXIT_INTERRUPTED = 130
-LOG_LINES = 12
 LINE_EVERY_S = 1.0
 
 
@@ -70,7 +67,7 @@ def report(
         RunFailed: the run ended badly.
         typer.Exit: it was stopped before its end (130), or it failed (4) and --json has said so.
     """
-    result = {
+    result: dict[str, Any] = {
         "schema": RUN_SCHEMA,
         "run": str(run.root),
         "scheduler": submission.scheduler,
@@ -80,31 +77,24 @@ def report(
     }
     say_seconds()
     if not isinstance(scheduler, Foreground):
-        if as_json:
-            document({**result, "outcome": None})
-        else:
-            name = run.root.name
-            say(f"submitted as job {submission.job_id}: {_size(run, recipe)}\nrun {run.root}")
-            say(f"next: colosseum jobs status {name}, jobs logs -f {name}, jobs cancel {name}")
+        emit(as_json, {**result, "outcome": None}, lambda: _submitted(run, submission, recipe))
         return
     progress = Progress(sys.stderr if as_json else sys.stdout)
     progress.say(f"run {run.root}")
     scheduler.follow(run, submission.job_id, progress.row, note)
-    outcome = _outcome(run, submission)
-    again = f"colosseum {'train' if recipe.task.kind == 'cpt' else 'align'} {recipe.task.kind} --from {run.root}"
-    failure = _failure(run, submission, outcome, again)
-    if as_json:
-        document({**result, "outcome": outcome._asdict() if outcome else None})
-    if failure is not None:
-        if not as_json:
-            raise RunFailed(failure)
-        note(f"error: {failure}")
-        raise typer.Exit(RunFailed.exit_code)
-    if outcome is not None and outcome.kind == "saved":
-        progress.say(f"stopped at step {outcome.step}, saved at {outcome.last_saved_step}")
-        progress.say(f"to resume: {again}")
+    ended = ending_of(run, submission.job_id, recipe)
+    result["outcome"] = ended.outcome._asdict() if ended.outcome else None
+    failure = None if ended.failure is None else RunFailed(ended.failure)
+    emit(as_json, result, lambda: None, failure)
+    progress.say(ended.sentence)
+    if ended.stopped:
         raise typer.Exit(EXIT_INTERRUPTED)
-    progress.say(f"complete at step {outcome.step if outcome else '?'}: {run.root}")
+
+
+def _submitted(run: RunDir, submission: Submission, recipe: Recipe) -> None:
+    name = run.root.name
+    say(f"submitted as job {submission.job_id}: {_size(run, recipe)}\nrun {run.root}")
+    say(f"next: colosseum jobs status {name}, jobs logs -f {name}, jobs cancel {name}")
 
 
 def say_seconds() -> None:
@@ -145,30 +135,3 @@ class Progress:
             self._shown_at = now
         if text := progress_line(row):
             self.say(text)
-
-
-def _outcome(run: RunDir, submission: Submission) -> Outcome | None:
-    attempt = run.attempt_of(submission.job_id)
-    return None if attempt is None else attempt.read_outcome()
-
-
-def _failure(run: RunDir, submission: Submission, outcome: Outcome | None, again: str) -> str | None:
-    """Why the run failed, with the last lines of the log that tells it; None = it did not."""
-    attempt = run.attempt_of(submission.job_id)
-    if attempt is None or outcome is None:
-        log = run.logs / f"job-{submission.job_id}.out"
-        return f"the run ended before its first step\n{_tail(log)}"
-    if outcome.kind in ("completed", "saved"):
-        return None
-    log = attempt.rank_log(outcome.rank or 0)
-    text = f"{outcome.kind.replace('_', ' ')} at step {outcome.step}: {outcome.reason}"
-    if outcome.retry:
-        text += f"\nto retry from step {outcome.last_saved_step or 0}: {again}"
-    return f"{text}\n{_tail(log)}"
-
-
-def _tail(log: Path) -> str:
-    if not log.is_file():
-        return ""
-    lines = [one_line(line) for line in last_lines(log, LOG_LINES)]
-    return "\n".join([f"last lines of {log}:", *(f"  {line}" for line in lines)]) if lines else f"{log} is empty"

@@ -62,6 +62,13 @@ class Standing:
     heard_unix_s: float | None
     """Time of the last row of metrics.jsonl."""
 
+    @property
+    def steps_text(self) -> str:
+        """``1,200/5,000``; empty before the first step."""
+        if not self.step:
+            return ""
+        return f"{self.step:,}" + (f"/{self.total_steps:,}" if self.total_steps else "")
+
 
 NOTHING = Standing(
     step=0,

@@ -16,7 +16,8 @@ from colosseum.bundle import read_bundle, write_bundle
 from colosseum.checkpoint.metadata import CheckpointMetadata, Layout, ModelShape
 from colosseum.errors import RefusedInput
 from colosseum.launch.bundles.compile import compile_bundle
-from colosseum.launch.campaigns.campaign import begin, find, plan, read, read_file, remarks
+from colosseum.launch.campaigns.campaign import begin, find, plan, read, remarks
+from colosseum.launch.campaigns.file import read_file
 from colosseum.launch.campaigns.gate import judge, lineage
 from colosseum.planning.resolve import apply_layout, resolve
 from colosseum.recipe.load import load

@@ -255,7 +255,7 @@ def test_a_dry_run_shows_points_and_script_and_writes_nothing(
 
 
 def test_runs_are_compared_best_first(house: Path) -> None:
-    from colosseum.cli.sweep import Row, best_first
+    from colosseum.launch.trials.comparison import Row, best_first
 
     _, sweep = _begun(house)
     point = sweep.points[0]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from colosseum.errors import Fault, RefusedInput
-from colosseum.launch.campaigns.campaign import read_file
+from colosseum.launch.campaigns.file import read_file
 from colosseum.recipe.load import load
 from tests.recipe.test_load import TINY, house, tiny  # noqa: F401
 

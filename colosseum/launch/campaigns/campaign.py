@@ -8,58 +8,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from colosseum.atomic import write_whole
-from colosseum.bundle import read_bundle, to_json, write_bundle
+from colosseum.bundle import to_json, write_bundle
 from colosseum.engines.registry import engine_of
-from colosseum.errors import EnvironmentFault, Fault, RefusedInput
+from colosseum.errors import Fault, RefusedInput
 from colosseum.launch.bundles import inputs
 from colosseum.launch.bundles.compile import Compiled
-from colosseum.launch.campaigns.gate import read_gate
-from colosseum.launch.runs.jobs import LIVE, Job, jobs_of, unasked_start
+from colosseum.launch.campaigns.file import CampaignFile, StageFile
 from colosseum.launch.runs.kept import JobId, RunName, read_kept
 from colosseum.launch.runs.submit import (
     find_folder,
     locked,
-    note_submission,
     prepare,
     refuse_what_cannot_start,
     refuse_without_room,
     runs_root,
 )
-from colosseum.launch.schedulers.base import JobState, Queue
-from colosseum.launch.schedulers.registry import scheduler_of
-from colosseum.recipe import site
+from colosseum.recipe import derived
 from colosseum.recipe.load import load, load_cluster
-from colosseum.recipe.schema import EngineName, Name, Recipe, Section, Text
+from colosseum.recipe.schema import Name, Recipe, Section, Text
 from colosseum.rundir import RunDir, new_run_id
 
 SCHEMA = "colosseum.campaign/1"
-MAX_BYTES = 1 << 16
-GATE_COMMAND = "python -m colosseum.launch.campaigns.gate"
-
-
-class StageFile(Section):
-    """One stage as a file names it."""
-
-    name: Name
-    recipe: Text
-    overrides: tuple[Text, ...] = ()
-    for_engine: Mapping[EngineName, tuple[Text, ...]] = {}
-    """More overrides where the stage runs with this engine; the command's own come after them."""
-
-
-class CampaignFile(Section):
-    """A campaign's YAML file."""
-
-    name: Name
-    stages: tuple[StageFile, ...]
+PLAN_SCHEMA = "colosseum.campaign-plan/1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,68 +78,6 @@ class Campaign:
         """Replaces campaign.json at once."""
         data = {"schema": SCHEMA, "name": self.name, "cluster": self.cluster}
         write_whole(self.root / "campaign.json", to_json({**data, "stages": [asdict(s) for s in self.stages]}))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageStatus:
-    """Where a stage stands."""
-
-    stage: Stage
-    job: Job | None
-    gate: JobState | None
-    word: str
-    """done, a job's own word, held (the gate refused), waiting, or planned."""
-    why: str
-
-
-def read_file(name: str) -> CampaignFile:
-    """A campaign's YAML file, or a shipped one by its name.
-
-    Raises:
-        RefusedInput: with every fault of the file.
-    """
-    path = Path(name)
-    shipped = resources.files("colosseum.recipes").joinpath("campaigns", f"{path.stem}.yaml")
-    try:
-        data = path.read_bytes() if path.is_file() else shipped.read_bytes() if "/" not in name else None
-    except OSError:
-        data = None
-    if data is None:
-        raise RefusedInput([Fault(path="FILE", value=name, rule="no such campaign file", where="command line")])
-    if len(data) > MAX_BYTES:
-        raise RefusedInput(f"{name} is no campaign file: it has more than {MAX_BYTES:,} bytes")
-    try:
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(data, Loader=yaml.SafeLoader)):
-            raise RefusedInput(f"{name}: a campaign file has no YAML aliases")
-        found = CampaignFile.model_validate(_tuples(yaml.safe_load(data)))
-    except yaml.YAMLError as error:
-        raise RefusedInput(f"{name} is not YAML: {' '.join(str(error).split())}") from error
-    except ValidationError as error:
-        raise RefusedInput(
-            [
-                Fault(path=".".join(map(str, e["loc"])), value=e["input"], rule=e["msg"], where=name)
-                for e in error.errors(include_url=False)
-            ]
-        ) from error
-    if faults := _site_faults(found, name):
-        raise RefusedInput(faults)
-    names = [stage.name for stage in found.stages]
-    if not names or len(set(names)) < len(names):
-        raise RefusedInput(
-            [Fault(path="stages", value=names, rule="must be one or more, of different names", where=name)]
-        )
-    return found
-
-
-def _site_faults(file: CampaignFile, name: str) -> list[Fault]:
-    """Overrides of a campaign file that set site facts: it is passed on like a recipe."""
-    found = []
-    for stage in file.stages:
-        for word in (*stage.overrides, *(word for words in stage.for_engine.values() for word in words)):
-            key = word.partition("=")[0].strip().lstrip("+~")
-            if key.startswith("cluster."):
-                found.append(Fault(path=key, value=None, rule=f"stage {stage.name}: {site.RULE}", where=name))
-    return found
 
 
 def begin(file: CampaignFile, words: Sequence[str], *, cluster: str | None, runs: Path | None, base: Path) -> Campaign:
@@ -217,6 +131,25 @@ def plan(
     return found
 
 
+def as_planned(file: CampaignFile, planned: Sequence[tuple[Stage, Compiled]]) -> dict[str, Any]:
+    """Stages before they are begun, as ``campaign run --dry-run --json`` prints them."""
+    rows = [
+        {
+            "stage": stage.name,
+            "from": stage.source,
+            "recipe": stage.recipe,
+            "engine": compiled.recipe.engine,
+            "recipe_hash": compiled.manifest["recipe_hash"],
+            "nodes": derived.nodes_and_ranks(compiled.recipe)[0],
+            "total_steps": compiled.manifest["total_steps"],
+            "days": compiled.plan.days,
+            "checkpoint_load": list(compiled.recipe.checkpoint.load),
+        }
+        for stage, compiled in planned
+    ]
+    return {"schema": PLAN_SCHEMA, "campaign": file.name, "stages": rows}
+
+
 def remarks(file: CampaignFile, stages: Mapping[str, tuple[Stage, Recipe]]) -> list[str]:
     """What one should know before the first stage begins, each sentence with the stages it is of."""
     found: dict[str, list[str]] = {}
@@ -253,87 +186,6 @@ def find(name: str, runs: Path) -> Campaign:
         RefusedInput: there is none.
     """
     return read(find_folder("campaign", name, runs))
-
-
-def submit(campaign: Campaign, queue: Queue, *, again: bool) -> tuple[Campaign, list[str]]:
-    """Submits what is not submitted yet; the campaign after it, and the names of the stages submitted.
-
-    Args:
-        again: also the first stage that is neither done nor on its way, and all after it.
-
-    Raises:
-        RefusedInput: the queue refuses a job.
-    """
-    with locked(campaign.root):
-        campaign = read(campaign.root)
-        standing = {status.stage.name: status for status in statuses(campaign, must_answer=True)}
-        submitted: list[str] = []
-        for index, stage in enumerate(campaign.stages):
-            run, status = campaign.run_of(stage), standing[stage.name]
-            on_its_way = status.word in (*LIVE, "done") or (stage.job is not None and not again)
-            if on_its_way and stage.source not in submitted:
-                continue
-            if status.job is not None and status.word in LIVE:  # it waits for a job that is no more
-                queue.cancel(status.job.submission.job_id)
-            recipe = read_bundle(run.bundle).recipe
-            if stage.job is None:
-                queue.check(run, recipe)
-            else:
-                run.forgive_attempts()
-            jobs = {s.name: s.job for s in campaign.stages}
-            after: list[str] = []
-            gate_job = None
-            if stage.source is not None:
-                before = jobs[stage.source]
-                waits = [before] if before and standing[stage.source].word != "done" else []
-                run.gate.unlink(missing_ok=True)
-                gate_job = queue.submit_script(run, recipe, "gate", GATE_COMMAND, after=waits)
-                after = [gate_job]
-            submission = queue.submit(run, after=after)
-            note_submission(run, submission)
-            stages = list(campaign.stages)
-            stages[index] = replace(stage, gate_job=gate_job, job=submission.job_id)
-            campaign = replace(campaign, stages=tuple(stages))
-            campaign.write()
-            submitted.append(stage.name)
-        return campaign, submitted
-
-
-def statuses(campaign: Campaign, *, must_answer: bool = False) -> list[StageStatus]:
-    """Where each stage stands; the scheduler is asked once for the stages and once for the gates.
-
-    Raises:
-        EnvironmentFault: the scheduler does not answer, and it ``must_answer``.
-    """
-    jobs, unasked = jobs_of([campaign.run_of(stage) for stage in campaign.stages])
-    if unasked and must_answer:
-        raise EnvironmentFault(unasked_start(unasked))
-    by_run = {job.run.root.name: job for job in jobs}
-    gate_ids = [stage.gate_job for stage in campaign.stages if stage.gate_job]
-    gates: Mapping[str, JobState] = {}
-    scheduler = next((job.submission.scheduler for job in jobs if not job.unreadable), None)
-    if gate_ids and scheduler:
-        try:
-            gates = scheduler_of(scheduler).states(gate_ids)
-        except EnvironmentFault:  # gate.json tells most
-            gates = {}
-    return [
-        _status(campaign, stage, by_run.get(stage.run), gates.get(stage.gate_job or "")) for stage in campaign.stages
-    ]
-
-
-def _status(campaign: Campaign, stage: Stage, job: Job | None, gate: JobState | None) -> StageStatus:
-    run = campaign.run_of(stage)
-    verdict = read_gate(run)
-    if run.is_complete():
-        word, why = "done", ""
-    elif verdict is not None and not verdict.passed:
-        word, why = "held", "; ".join(verdict.faults)
-    elif job is None:
-        word, why = "planned", ""
-    else:
-        word, why = job.word, job.why
-    return StageStatus(stage=stage, job=job, gate=gate, word=word, why=why)
 
 
 def _stage(
@@ -383,10 +235,3 @@ def _same(known: Campaign, file: CampaignFile, words: Sequence[str]) -> None:
             f"campaign {known.name} was begun with other stages or overrides ({known.root}): give this one another "
             "name; its first stage can begin where an old one ended, with checkpoint.from=run:RUN"
         )
-
-
-def _tuples(value: Any) -> Any:
-    """Lists to tuples, which the strict model wants."""
-    if isinstance(value, dict):
-        return {key: _tuples(v) for key, v in value.items()}
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import Field
@@ -36,11 +36,13 @@ from colosseum.launch.runs.submit import (
     start,
 )
 from colosseum.launch.schedulers.base import Foreground, Queue, Say
+from colosseum.launch.schedulers.registry import scheduler_of
 from colosseum.launch.schedulers.scripts import scripts_of
 from colosseum.recipe.schema import Count, Name, Section
 from colosseum.rundir import RunDir
 
 SCHEMA: Literal["colosseum.sweep/1"] = "colosseum.sweep/1"
+DRY_RUN_SCHEMA = "colosseum.sweep-dry-run/1"
 SWEEP, SCRIPT = "sweep.json", "array.sbatch"
 MAX_POINTS = 1000
 """Slurm's own default for an array is 1001."""
@@ -260,6 +262,23 @@ def array_script(points: Sequence[tuple[Values, NewRun]]) -> str:
     recipes = [asked.compiled.recipe for _, asked in points]
     render = scripts_of(recipes[0]).render_array
     return render(recipes) if render is not None else ""
+
+
+def array_option(points: Sequence[tuple[Values, NewRun]], at_once: int | None) -> str | None:
+    """The option that the array's script is submitted with; None = no queue."""
+    scheduler = scheduler_of(points[0][1].compiled.recipe.cluster.scheduler)
+    return scheduler.array_option(len(points), at_once) if isinstance(scheduler, Queue) else None
+
+
+def as_planned(points: Sequence[tuple[Values, NewRun]], at_once: int | None) -> dict[str, Any]:
+    """A sweep before it is begun, as ``--sweep … --dry-run --json`` prints it."""
+    compiled = [asked.compiled for _, asked in points]
+    rows = [
+        {"values": dict(values), "recipe_hash": one.manifest["recipe_hash"], "plan": one.plan.as_json()}
+        for (values, _), one in zip(points, compiled, strict=True)
+    ]
+    head = {"schema": DRY_RUN_SCHEMA, "sweep": compiled[0].recipe.name, "script": array_script(points) or None}
+    return {**head, "array": array_option(points, at_once), "points": rows}
 
 
 def words_of(values: Values) -> str:
