@@ -32,7 +32,7 @@ ENV_SCHEMA = "colosseum.env/1"
 LOCAL_SCRIPT, SLURM_SCRIPT = SCRIPTS = ("launch.sh", "job.sbatch")
 _MAX_FILES = 64
 """Files and folders of a bundle; ours have about ten."""
-_MAX_NODES = 100_000
+MAX_NODES_WRITTEN = 100_000
 """Values of recipe.yaml, which holds all defaults besides what a recipe's files say."""
 _SHOWN = 10
 
@@ -134,7 +134,7 @@ def read_bundle(root: Path) -> LaunchBundle:
     name = RECIPE
     try:
         text = read_bytes(root / RECIPE).decode()
-        scanned = scan(text, RECIPE, max_nodes=_MAX_NODES)
+        scanned = scan(text, RECIPE, max_nodes=MAX_NODES_WRITTEN)
         if scanned.faults:
             raise RefusedInput(scanned.faults)
         recipe = Recipe.from_data(scanned.data)

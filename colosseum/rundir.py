@@ -159,6 +159,11 @@ class AttemptDir:
     def stacks(self) -> Path:
         return self.root / "stacks"
 
+    @property
+    def nccl_traces(self) -> Path:
+        """Prefix of the flight recorder's files, one a rank: the rank's number follows. job.bash knows it, too."""
+        return self.stacks / "nccl_trace_rank_"
+
     def rank_log(self, rank: int) -> Path:
         return self.root / f"rank-{rank:05d}.log"
 

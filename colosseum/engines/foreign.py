@@ -65,7 +65,8 @@ def launch(recipe: Recipe, command: Command, files: Mapping[str, bytes] | None =
     }
     start = resources.files("colosseum.engines").joinpath("start.py").read_bytes()
     written = {"start.py": start, "command.json": (json.dumps(text, indent=2) + "\n").encode(), **(files or {})}
-    return EngineLaunch(files=written, argv=("python", "bundle/engine/start.py"))
+    # -I: neither the run folder nor bundle/engine/ is in Python's path (an engine's image may have no -P).
+    return EngineLaunch(files=written, argv=("python", "-I", "bundle/engine/start.py"))
 
 
 def _deterministic(recipe: Recipe) -> dict[str, str]:

@@ -45,8 +45,10 @@ def engine_settings(recipe: Recipe, plan: Plan) -> list[Setting]:
     found += engine_of(recipe.engine).settings
     if recipe.train.deterministic:
         put("NVTE_ALLOW_NONDETERMINISTIC_ALGO", "0", "deterministic mode")
-    put("TORCH_NCCL_DUMP_ON_TIMEOUT", "1", "a hang leaves the flight recorder's trace")
-    put("TORCH_FR_BUFFER_SIZE", "2000", "collectives the flight recorder keeps")
+    put("NCCL_DEBUG", "WARN", "a failed collective says why in the rank's log")
+    put("TORCH_NCCL_DUMP_ON_TIMEOUT", "1", "a hang leaves the flight recorder's traces in attempts/NNN/stacks")
+    for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"):
+        put(name, "2000", "collectives the flight recorder keeps; torch has had two names for it")
     return found
 
 
@@ -64,5 +66,9 @@ def unset(recipe: Recipe) -> list[Fault]:
 
 
 def faults(recipe: Recipe) -> list[Fault]:
-    """Site facts that a bundle must not hold, and variables that are set twice."""
-    return secret_faults(recipe) + twice_faults(recipe)
+    """Site facts that a bundle must not hold or cannot use, and variables that are set twice."""
+    scratch = recipe.cluster.paths.scratch
+    relative = [] if scratch is None or scratch.startswith("/") else [scratch]
+    rule = "must be an absolute path: a folder that each node has"
+    found = [Fault(path="cluster.paths.scratch", value=value, rule=rule) for value in relative]
+    return found + secret_faults(recipe) + twice_faults(recipe)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -80,7 +81,9 @@ def test_plan_and_job_script_know_one_size_of_a_checkpoint(words: tuple[str, ...
     size, rate = plan.storage.checkpoint_bytes, recipe.cluster.storage.write_bytes_per_s
     assert size == scaling.checkpoint_bytes(recipe)
     assert size / bytes_per_parameter == pytest.approx(8.54e9, rel=0.01)
-    assert rate is not None and job_script.margin_s(recipe) == int(2 * size / rate) + 120
+    assert rate is not None and plan.step_time_range_s is not None
+    step_s = math.ceil(plan.step_time_range_s[1])
+    assert job_script.margin_s(recipe, plan) == int(2 * size / rate) + 120 + step_s
 
 
 def test_a_layout_is_written_one_way() -> None:

@@ -22,6 +22,7 @@ from colosseum.rundir import RunDir, checkpoint_folder, latest_rows, read_lines,
 from tests.runtime import tiny
 from tests.runtime.conftest import Ended, Place
 from tests.runtime.worlds import losses
+from tests.traps import set_traps, trapped
 
 SHALLOW = {"num_layers": 2}
 OFTEN = {"every_steps": 2, "keep_last": 2}
@@ -68,7 +69,9 @@ def wait_for_step(place: Place, process: subprocess.Popen[str], step: int) -> Ru
     raise AssertionError("no such step within two minutes")
 
 
-def test_a_stopped_run_comes_back_bit_for_bit(never_stopped: Ended, place: Place, data: Path) -> None:
+def test_a_stopped_run_comes_back_bit_for_bit(
+    never_stopped: Ended, place: Place, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected = losses(never_stopped.run.root)
     assert sorted(expected) == list(range(1, 19))
     assert expected[18] < expected[1] - 0.3, "the model learns"
@@ -81,7 +84,11 @@ def test_a_stopped_run_comes_back_bit_for_bit(never_stopped: Ended, place: Place
     assert stopped.outcome["kind"] == "saved"
     step = stopped.outcome["step"]
     assert stopped.outcome["last_saved_step"] == step < 18
+    # A run folder is data, also where PYTHONPATH ends with a colon and so names the folder a program stands in.
+    set_traps(run.root)
+    monkeypatch.setenv("PYTHONPATH", ":")
     again = place.resume(run)
+    assert trapped(run.root) == []
     assert again.code == 0, again.err
     assert again.run.root == run.root
     assert losses(run.root) == expected

@@ -24,6 +24,7 @@ from colosseum.planning.resolve import apply_layout, resolve
 from colosseum.recipe.load import load
 from colosseum.rundir import RunDir, latest_rows
 from tests.slurm.foreign_engine import COMMAND
+from tests.traps import set_traps
 
 STAND_IN = Path(__file__).with_name("stand_in.py")
 
@@ -42,6 +43,7 @@ def stand_in_run(
     start = Path(start_py.__file__).read_bytes()
     more = {"engine/command.json": json.dumps(COMMAND).encode(), "engine/start.py": start} if foreign else {}
     write_bundle(run.bundle, {**compiled.files, **more, SLURM_SCRIPT: script.encode()}, compiled.manifest)
+    set_traps(run.root)
     if fault:
         (run.root / "fault").write_text(fault)
     return run

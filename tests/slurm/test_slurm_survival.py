@@ -22,6 +22,7 @@ from colosseum.rundir import RunDir, saved_steps
 from tests.slurm.conftest import DevSlurm
 from tests.slurm.runs import batch_shell, log, losses, stand_in_run, submit, until, until_ended, until_step
 from tests.slurm.stand_in import curve
+from tests.traps import trapped
 
 Drill = tuple[RunDir, Job]
 
@@ -157,6 +158,7 @@ def drills(slurm: DevSlurm, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 def test_slurm_run_ends_as_if_nothing_had_happened(drills: dict[str, Future[Drill]], name: str) -> None:
     run, job = drills[name].result()
     assert job.word == "complete", log(run)
+    assert trapped(run.root) == []
     assert losses(run) == curve()
     first, second = history(run)
     assert second.from_step >= 5  # never from scratch

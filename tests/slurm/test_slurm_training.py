@@ -23,6 +23,7 @@ from colosseum.monitor.watch import history
 from colosseum.rundir import RunDir, checkpoint_folder, latest_rows, read_lines, saved_steps
 from tests.slurm.conftest import DevSlurm
 from tests.slurm.runs import batch_shell, held, is_alive, log, losses, rank_process, until, until_ended, until_step
+from tests.traps import set_traps, trapped
 
 COLOSSEUM = Path(sys.executable).parent / "colosseum"
 STEPS, SAVE_EVERY = 24, 6
@@ -76,7 +77,9 @@ def train(house: Path, name: str, *words: str, size: tuple[str, str] = PAIR) -> 
     """A run submitted by the command itself."""
     fixed = ("--stage", "debug", "--cluster", "dev-slurm", f"name={name}", *SMALL, *size)
     out = colosseum(house, "train", "cpt", *fixed, *words)
-    return RunDir(Path(out.partition("\nrun ")[2].partition("\n")[0]))
+    run = RunDir(Path(out.partition("\nrun ")[2].partition("\n")[0]))
+    set_traps(run.root)  # a run that is started again must import nothing of its folder
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +100,7 @@ def alone_of_four(house: Path) -> RunDir:
 
 def assert_as_if_nothing_had_happened(run: RunDir, alone: RunDir) -> None:
     """The loss of every step is the uninterrupted run's, to the last bit, and no attempt began before the last save."""
+    assert trapped(run.root) == []
     assert job_of(run).word == "complete", log(run)
     assert losses(run) == losses(alone)
     assert len(losses(run)) == STEPS

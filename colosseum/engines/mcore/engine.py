@@ -64,7 +64,7 @@ class McoreEngine:
         return []
 
     def render(self, recipe: Recipe, plan: Plan) -> EngineLaunch:
-        return EngineLaunch(files={}, argv=("python", "-m", "colosseum.runtime", "bundle"))
+        return EngineLaunch(files={}, argv=("python", "-P", "-m", "colosseum.runtime", "bundle"))
 
     def checkpoints(self, run: RunDir, gbs: int) -> dict[int, Path]:
         return {step: checkpoint_folder(run.checkpoints, step) for step in saved_steps(run.checkpoints)}

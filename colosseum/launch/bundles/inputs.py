@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
+from pydantic import BaseModel
 
-from colosseum.bundle import RECIPE
+from colosseum.bundle import MAX_NODES_WRITTEN, RECIPE
 from colosseum.data import parts
 from colosseum.data.eod import eod_id
 from colosseum.data.indexed import bin_path, idx_path, read_lengths
@@ -18,7 +18,9 @@ from colosseum.engines.registry import engine_of
 from colosseum.errors import Fault, RefusedInput
 from colosseum.launch import environment
 from colosseum.launch.schedulers.scripts import scripts_of
-from colosseum.recipe.schema import DEFAULT_ENGINE, Recipe
+from colosseum.reading import Unreadable, read_bytes
+from colosseum.recipe.scan import scan
+from colosseum.recipe.schema import DEFAULT_ENGINE, Count, EngineName, Recipe
 from colosseum.rundir import RunDir
 
 
@@ -180,20 +182,42 @@ def _checkpoint_faults(recipe: Recipe, runs: Path) -> list[Fault]:
     return engine_of(recipe.engine).source_faults(recipe, runs)
 
 
+class _WrittenBatch(BaseModel):
+    gbs: Count
+
+
+class _WrittenRecipe(BaseModel):
+    """What has to be known of another run's recipe, which another release may have written."""
+
+    engine: EngineName
+    batch: _WrittenBatch
+
+
 def _engine_of(run: RunDir) -> str:
     """Checkpoints without a bundle are taken for our runtime's own."""
-    return str(_recipe_of(run)["engine"]) if (run.bundle / RECIPE).is_file() else DEFAULT_ENGINE
+    recipe = _recipe_of(run)
+    return DEFAULT_ENGINE if recipe is None else recipe.engine
 
 
-def _recipe_of(run: RunDir) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load((run.bundle / RECIPE).read_text())
-    return found
+def _recipe_of(run: RunDir) -> _WrittenRecipe | None:
+    """None = the folder has no bundle.
+
+    Raises:
+        RefusedInput: its recipe.yaml cannot be read.
+    """
+    try:
+        text = read_bytes(run.bundle / RECIPE).decode()
+        return _WrittenRecipe.model_validate(scan(text, RECIPE, max_nodes=MAX_NODES_WRITTEN).data)
+    except FileNotFoundError:
+        return None
+    except (Unreadable, ValueError, RefusedInput) as error:
+        raise RefusedInput(f"{run.root}: bundle/{RECIPE} cannot be read: it is damaged or no recipe") from error
 
 
 def _left_by(run: RunDir) -> dict[int, Path]:
     """Checkpoints of a run that another can begin with, by step."""
-    gbs = int(_recipe_of(run)["batch"]["gbs"]) if (run.bundle / RECIPE).is_file() else 1
-    return engine_of(_engine_of(run)).checkpoints(run, gbs)
+    recipe = _recipe_of(run)
+    return engine_of(_engine_of(run)).checkpoints(run, 1 if recipe is None else recipe.batch.gbs)
 
 
 def _has_step(run: RunDir, step: int | None) -> bool:

@@ -7,14 +7,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from colosseum.errors import Fault, RefusedInput
 from colosseum.recipe import site
+from colosseum.recipe.scan import read_text, scan
 from colosseum.recipe.schema import EngineName, Name, Section, Text
-
-MAX_BYTES = 1 << 16
 
 
 class StageFile(Section):
@@ -42,20 +40,13 @@ def read_file(name: str) -> CampaignFile:
     """
     path = Path(name)
     shipped = resources.files("colosseum.recipes").joinpath("campaigns", f"{path.stem}.yaml")
-    try:
-        data = path.read_bytes() if path.is_file() else shipped.read_bytes() if "/" not in name else None
-    except OSError:
-        data = None
-    if data is None:
+    if not path.is_file() and ("/" in name or not shipped.is_file()):
         raise RefusedInput([Fault(path="FILE", value=name, rule="no such campaign file", where="command line")])
-    if len(data) > MAX_BYTES:
-        raise RefusedInput(f"{name} is no campaign file: it has more than {MAX_BYTES:,} bytes")
+    scanned = scan(read_text(path, name) if path.is_file() else shipped.read_text(), name)
+    if scanned.faults:
+        raise RefusedInput(scanned.faults)
     try:
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(data, Loader=yaml.SafeLoader)):
-            raise RefusedInput(f"{name}: a campaign file has no YAML aliases")
-        found = CampaignFile.model_validate(_tuples(yaml.safe_load(data)))
-    except yaml.YAMLError as error:
-        raise RefusedInput(f"{name} is not YAML: {' '.join(str(error).split())}") from error
+        found = CampaignFile.model_validate(_tuples(scanned.data))
     except ValidationError as error:
         raise RefusedInput(
             [

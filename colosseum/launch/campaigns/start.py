@@ -16,7 +16,7 @@ from colosseum.launch.schedulers.base import Foreground, Queue, Say, Scheduler, 
 from colosseum.launch.schedulers.registry import scheduler_of
 from colosseum.rundir import RunDir
 
-GATE_COMMAND = "python -m colosseum.launch.campaigns.gate"
+GATE_COMMAND = "python -P -m colosseum.launch.campaigns.gate"
 Follow = Callable[[RunDir, Submission, LaunchBundle], None]
 
 

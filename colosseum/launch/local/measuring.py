@@ -41,7 +41,8 @@ def _run(launcher: Sequence[str], kinds: Sequence[str], say: Say) -> dict[str, A
     with tempfile.TemporaryDirectory(prefix="colosseum-") as folder:
         target = Path(folder) / "measurements.json"
         argv = [*launcher, "-m", "colosseum.runtime.measure", str(target), *kinds]
-        env = {**os.environ, "PYTHONWARNINGS": "ignore"}
+        # Safe path: torchrun's workers too import nothing of the folder that the command is typed in.
+        env = {**os.environ, "PYTHONWARNINGS": "ignore", "PYTHONSAFEPATH": "1"}
         with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=env) as process:
             last = ""
             for line in process.stderr or ():

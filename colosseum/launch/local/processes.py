@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import shutil
 import signal
@@ -12,7 +11,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 from colosseum.errors import EnvironmentFault, RefusedInput
 from colosseum.launch.local.ranks import run_lock
 from colosseum.launch.schedulers.base import JobState, Say, Show, Submission
+from colosseum.reading import MAX_LINE, Unreadable, open_regular
+from colosseum.records import MetricsRow
 from colosseum.rundir import RunDir
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class LocalScheduler:
         # `python` in the script is the one that runs us.
         env = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
         run.logs.mkdir(parents=True, exist_ok=True)
-        _, offset = _new_rows(run, 0)
+        offset = run.metrics.stat().st_size if run.metrics.is_file() else 0
         log = run.logs / f"job-starting-{os.getpid()}.out"
         with log.open("ab") as out:
             child = subprocess.Popen(
@@ -188,13 +189,13 @@ def _passing_on(children: Callable[[], Sequence[subprocess.Popen[bytes]]], say: 
 def _new_rows(run: RunDir, offset: int) -> tuple[list[dict[str, Any]], int]:
     """Rows of metrics.jsonl from a byte offset on, and the offset after them; an unfinished line is left."""
     try:
-        with run.metrics.open("rb") as file:
+        with open_regular(run.metrics) as file:
             file.seek(offset)
-            whole, newline, _ = file.read().rpartition(b"\n")
-    except FileNotFoundError:
+            data = file.read(MAX_LINE)
+    except (FileNotFoundError, Unreadable):
         return [], offset
-    rows = []
-    for line in whole.splitlines():
-        with suppress(ValueError):
-            rows.append(json.loads(line))
-    return [r for r in rows if isinstance(r, dict)], offset + len(whole) + len(newline)
+    whole, newline, rest = data.rpartition(b"\n")
+    if len(rest) == MAX_LINE:  # no line of ours is that long
+        return [], offset + len(data)
+    found = map(MetricsRow.from_line, whole.splitlines())
+    return [row.as_row() for row in found if row is not None], offset + len(whole) + len(newline)

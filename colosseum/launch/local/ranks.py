@@ -151,6 +151,9 @@ def main(words: Sequence[str]) -> int:
             "COLOSSEUM_RUN": str(run.root),
             "COLOSSEUM_ATTEMPT": str(number),
             "COLOSSEUM_GPUS_PER_NODE": str(count),
+            # torch's flight recorder, under both names that torch has given it
+            "TORCH_FR_DUMP_TEMP_FILE": str(attempt.nccl_traces),
+            "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": str(attempt.nccl_traces),
         }
         ranks = Ranks(attempt, count, argv, env)
         codes, failed = ranks.wait()

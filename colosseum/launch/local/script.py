@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from importlib import resources
 
 from colosseum.launch.environment import UNSET, settings
 from colosseum.planning.plan import Plan
@@ -13,6 +14,11 @@ _HEAD = """#!/bin/bash
 # Starts every rank of this bundle on this machine. From inside the run folder: bash bundle/launch.sh
 # It is what `colosseum bundle run` runs; `colosseum.launch.local.ranks` is to this machine what srun is to a cluster.
 set -euo pipefail
+"""
+_COMMAND = """\
+exec env{scratch} "${{settings[@]}}" bash -c "$(declare -f prepare_rank raise_limit)
+prepare_rank"'
+exec "$@"' ranks python -P -m colosseum.launch.local.ranks {gpus} {words}
 """
 
 
@@ -26,7 +32,12 @@ def render(recipe: Recipe, plan: Plan, argv: Sequence[str], *, stop_after_step: 
     assert stop_after_step == 0, "only a queue starts a job again"
     lines = [f"  {shlex.quote(f'{s.name}={s.value}')}  # {s.reason}" for s in settings(recipe, plan)]
     lines += [")", *(f': "${{{name}:?{UNSET}}}"' for name in recipe.cluster.env_from)]
-    words = " ".join(map(shlex.quote, argv))
-    command = f'exec env "${{settings[@]}}" python -m colosseum.launch.local.ranks {recipe.resources.gpus} {words}'
+    place = recipe.cluster.paths.scratch
+    command = _COMMAND.format(
+        scratch="" if place is None else f" {shlex.quote(f'COLOSSEUM_SCRATCH={place}')}",
+        gpus=recipe.resources.gpus,
+        words=" ".join(map(shlex.quote, argv)),
+    )
+    prepare = resources.files("colosseum.launch").joinpath("rank.bash").read_text()
     umask = f"umask {recipe.cluster.paths.umask:04o}"
-    return _HEAD + "\n".join([umask, "settings=(", *lines, command, ""])
+    return _HEAD + "\n".join([umask, "settings=(", *lines, "", prepare, command])

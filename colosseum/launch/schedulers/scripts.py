@@ -39,7 +39,7 @@ class Scripts:
     runs_faults: Callable[[Recipe, Path], list[Fault]]
     """What speaks against a folder of runs."""
     render: Render
-    render_array: Callable[[Sequence[Recipe]], str] | None
+    render_array: Callable[[Sequence[tuple[Recipe, Plan]]], str] | None
     """The script of a job array; None = no queue."""
 
 

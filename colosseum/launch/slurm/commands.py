@@ -85,7 +85,7 @@ class SlurmScheduler:
         """``sbatch``, once other jobs have ended well."""
         # Slurm opens the log before the script runs: without the folder the job fails and says nothing.
         run.logs.mkdir(parents=True, exist_ok=True)
-        argv = _sbatch(run.root, JOB_SCRIPT, "--parsable", *_after(after))
+        argv = _sbatch(run.root, JOB_SCRIPT, "--parsable", f"--job-name={run.root.resolve().name}", *_after(after))
         job_id = self._submit(argv)
         return Submission(scheduler="slurm", job_id=job_id, argv=tuple(argv), time_unix_s=time.time())
 
@@ -107,13 +107,13 @@ class SlurmScheduler:
     def submit_script(self, run: RunDir, recipe: Recipe, name: str, command: str, *, after: Sequence[str]) -> str:
         """``sbatch --wrap``, where the run's own job goes; the log beside that job's."""
         run.logs.mkdir(parents=True, exist_ok=True)
-        slurm = recipe.cluster.slurm
+        root, slurm = run.root.resolve(), recipe.cluster.slurm
         places = [
             f"--{name}={value}"
             for name in ("partition", "account", "qos", "reservation", "constraint")
             if (value := getattr(slurm, name)) is not None
         ]
-        where = [f"--chdir={run.root.resolve()}", f"--output=logs/{name}-%j.out", f"--job-name={name}-{recipe.name}"]
+        where = [f"--chdir={root}", f"--output=logs/{name}-%j.out", f"--job-name={name}-{root.name}"]
         size = ["--nodes=1", "--ntasks=1", "--time=15", "--requeue", "--open-mode=append"]
         return self._submit(["sbatch", "--parsable", *where, *size, *places, *_after(after), f"--wrap=exec {command}"])
 
@@ -191,8 +191,13 @@ def _sbatch(folder: Path, script: str, *options: str) -> list[str]:
 
 
 def job_environment() -> dict[str, str]:
-    """The environment a job inherits: `python` is the one that runs us, unless the cluster file names another."""
+    """The environment a job inherits: `python` is the one that runs us, unless the cluster file names another.
+
+    An empty or relative entry of PYTHONPATH would be the run folder there, which is data.
+    """
     env = command_environment()
+    if path := env.pop("PYTHONPATH", None):
+        env["PYTHONPATH"] = os.pathsep.join(entry for entry in path.split(os.pathsep) if Path(entry).is_absolute())
     env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env.get('PATH', os.defpath)}"
     return env
 

@@ -38,6 +38,8 @@ begin_attempt() {
   log_begins=$(stat -c %s "logs/job-$SLURM_JOB_ID.out" 2> /dev/null || echo 0)
   started_from=$(record begin "$attempt" "$job" "${SLURM_RESTART_COUNT:-0}" "$SLURM_JOB_NODELIST") \
     || { say "cannot write in $run/$attempt_folder: is the disk full?"; exit 1; }
+  # Of a script that was submitted by hand, and of the jobs of an array.
+  [[ ${SLURM_JOB_NAME:-} == "${run##*/}" ]] || scontrol update "JobId=$job" "JobName=${run##*/}" 2> /dev/null
   say "attempt $attempt of ${run##*/} as job $job on $SLURM_JOB_NODELIST, from step $started_from"
 }
 
@@ -92,25 +94,33 @@ boost_clocks() {
 # --- the ranks ---
 
 run_ranks() {
-  local tasks=$((nodes * gpus_per_node)) options=() hosts task name=rank
+  local tasks=$((nodes * gpus_per_node)) options=() hosts task name=rank trace
   [[ $launch == srun ]] || { tasks=$nodes name=node; }
   mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
   # A bad exit ends all ranks: the others would wait in a collective. cpu-bind none: the ranks bind themselves, or
-  # all use the node (srun would give each one core). srun does not inherit cpus-per-task since 22.05.
+  # all use the node (srun would give each one core). srun does not inherit cpus-per-task since 22.05. Export and
+  # distribution are said because variables of the site (SLURM_EXPORT_ENV, SLURM_DISTRIBUTION) would change them.
   options=(--nodes="$nodes" --ntasks="$tasks" --ntasks-per-node=$((tasks / nodes)) --kill-on-bad-exit=1 --wait=60
-    --cpu-bind=none --output="$attempt_folder/$name-%5t.log" --open-mode=append "${srun_options[@]}")
+    --cpu-bind=none --distribution=block --export=ALL --output="$attempt_folder/$name-%5t.log" --open-mode=append "${srun_options[@]}")
   [[ -z ${SLURM_CPUS_PER_TASK:-} ]] || options+=(--cpus-per-task="$SLURM_CPUS_PER_TASK")
   [[ -z $container ]] || options+=(--container-image="$container" --container-mounts="${run%/*}:${run%/*}${mounts:+,$mounts}")
+  task=$(declare -f prepare_rank raise_limit)
   # shellcheck disable=SC2016  # expanded by each task
-  task='cd "$COLOSSEUM_RUN" || exit 76
-export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS LOCAL_WORLD_SIZE=$COLOSSEUM_GPUS_PER_NODE'
+  task+='
+prepare_rank
+cd "$COLOSSEUM_RUN" || exit 76
+'
+  # shellcheck disable=SC2016
+  [[ $launch == torchrun ]] || task+='export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS LOCAL_WORLD_SIZE=$COLOSSEUM_GPUS_PER_NODE'
   if [[ $launch == torchrun ]]; then
-    # torchrun itself would die of USR1; its workers set their own handler.
+    # torchrun itself would die of USR1; its workers set their own handler. It has to import nothing of the run folder,
+    # and Python before 3.11 has no -P: it runs in /.
     # shellcheck disable=SC2016
-    task='cd "$COLOSSEUM_RUN" || exit 76
-trap "" USR1
+    task+='trap "" USR1
+cd /
 exec python -m torch.distributed.run --nnodes="$SLURM_NNODES" --node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR" \
-  --nproc-per-node="$COLOSSEUM_GPUS_PER_NODE" --master-port="$MASTER_PORT" --no-python "$@"'
+  --nproc-per-node="$COLOSSEUM_GPUS_PER_NODE" --master-port="$MASTER_PORT" --no-python \
+  bash -c "cd \"\$COLOSSEUM_RUN\" && exec \"\$@\"" rank "$@"'
   elif [[ $numa_binding == 1 ]]; then
     # shellcheck disable=SC2016
     task+='
@@ -121,7 +131,9 @@ exec numactl --cpunodebind="$socket" --membind="$socket" "$@"'
 exec "$@"'
   fi
   # env inside the container: an image's own environment would win over the host's.
-  srun "${options[@]}" env "${settings[@]}" MASTER_ADDR="${hosts[0]}" \
+  trace=$run/$attempt_folder/stacks/nccl_trace_rank_ # two names, as torch has called it
+  srun "${options[@]}" env TORCH_FR_DUMP_TEMP_FILE="$trace" TORCH_NCCL_DEBUG_INFO_TEMP_FILE="$trace" \
+    COLOSSEUM_SCRATCH="$scratch" "${settings[@]}" MASTER_ADDR="${hosts[0]}" \
     MASTER_PORT=$((20000 + (SLURM_JOB_ID * 7 + attempt) % 10000)) COLOSSEUM_RUN="$run" COLOSSEUM_ATTEMPT="$attempt" \
     COLOSSEUM_STOP_AFTER_STEP=$((attempt ? 0 : stop_after_step)) \
     COLOSSEUM_GPUS_PER_NODE="$gpus_per_node" bash -c "$task" rank "${argv[@]}" &
@@ -158,12 +170,13 @@ on_term() {
 
 # A save may turn out slower than the margin Slurm was given: then we are earlier than Slurm.
 watch_limit() {
-  local end measured
+  local end measured needed
   end=$(date -d "$(squeue -h -j "$job" -o %e)" +%s 2> /dev/null) || return # no limit
   while sleep 20 && kill -0 $$ 2> /dev/null; do # not longer than this script, if that is killed
     measured=$(record save-seconds)
     [[ $measured =~ ^[0-9]+$ ]] || continue
-    if ((2 * measured + 60 > margin_s && $(date +%s) + 2 * measured + 60 >= end)); then
+    needed=$((step_s + 2 * measured + 60))
+    if ((needed > margin_s && $(date +%s) + needed >= end)); then
       kill -USR1 $$
       return
     fi

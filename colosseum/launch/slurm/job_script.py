@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections.abc import Sequence
@@ -95,26 +96,27 @@ def render(recipe: Recipe, plan: Plan, argv: Sequence[str], *, stop_after_step: 
         argv: what every rank runs, from inside the run folder.
         stop_after_step: the first attempt saves and leaves after this step, and is requeued; 0 = it runs to its end.
     """
-    body = resources.files("colosseum.launch.slurm").joinpath("job.bash").read_text()
-    lines = ["#!/bin/bash", *_header(recipe, margin_s(recipe)), "", *_values(recipe, argv, stop_after_step), ""]
-    lines += [*_settings(recipe, plan), ""]
+    ours = resources.files("colosseum.launch")
+    body = ours.joinpath("rank.bash").read_text() + "\n" + ours.joinpath("slurm", "job.bash").read_text()
+    values = _values(recipe, plan, argv, stop_after_step)
+    lines = ["#!/bin/bash", *_header(recipe, margin_s(recipe, plan)), "", *values, "", *_settings(recipe, plan), ""]
     return "\n".join(lines) + "\n" + body
 
 
-def render_array(recipes: Sequence[Recipe]) -> str:
+def render_array(points: Sequence[tuple[Recipe, Plan]]) -> str:
     """The script of a job array whose folder has a link to the run folder of each recipe, named by its index.
 
     Raises:
         RefusedInput: one of them asks Slurm for something else than the first.
     """
-    first = _header(recipes[0], 0)
-    for index, recipe in enumerate(recipes):
+    first = _header(points[0][0], 0)
+    for index, (recipe, _) in enumerate(points):
         for ours, its in zip(first, _header(recipe, 0), strict=True):
             if ours != its:
                 asks = f"point {index} asks for {its.removeprefix('#SBATCH ')} and the first for "
                 rule = f"a sweep is one job array, whose jobs are alike: {asks}{ours.removeprefix('#SBATCH ')}"
                 raise RefusedInput([Fault(path="--sweep", value=None, rule=rule, where="command line")])
-    header = _header(recipes[0], max(map(margin_s, recipes)))
+    header = _header(points[0][0], max(margin_s(recipe, plan) for recipe, plan in points))
     output = "#SBATCH --output="
     header = [f"{output}%a/{line.removeprefix(output)}" if line.startswith(output) else line for line in header]
     return "\n".join(["#!/bin/bash", *header, "", *_ARRAY, ""])
@@ -127,16 +129,23 @@ _ARRAY = (
 )
 
 
-def margin_s(recipe: Recipe) -> int:
+def margin_s(recipe: Recipe, plan: Plan) -> int:
     """Seconds before the time limit at which the ranks are told to save and leave.
 
-    Twice the time to write one checkpoint at the cluster's bandwidth, and two minutes; ten minutes where the bandwidth
-    is not known; never more than a quarter of the time limit. A slower save is measured, and the job script then
-    leaves earlier (``watch_limit``).
+    What may come between the signal and the end: a step that has just begun (a batch of validation is shorter: its
+    forward pass alone), a save under way and the last one at the cluster's bandwidth, and two minutes; ten minutes
+    besides the step where the bandwidth is not known; never more than a quarter of the time limit. A slower save is
+    measured, and the job script then leaves earlier (``watch_limit``).
     """
     rate = recipe.cluster.storage.write_bytes_per_s
-    wanted = 600 if rate is None else int(2 * checkpoint_bytes(recipe) / rate) + 120
+    saves = 600 if rate is None else 2 * checkpoint_bytes(recipe) / rate + 120
+    wanted = int(saves) + step_s(plan)
     return max(1, min(wanted, parse_duration_s(recipe.resources.time_limit) // 4, 65535))  # Slurm takes 16 bits
+
+
+def step_s(plan: Plan) -> int:
+    """Seconds that one step may take by the plan, rounded up; 0 = nothing to predict it from."""
+    return math.ceil(max(plan.step_time_range_s or (plan.step_time_s or 0.0,)))
 
 
 def gpu_option(request: str, gpus: int) -> tuple[str, str] | None:
@@ -185,7 +194,7 @@ def _quoted(value: str) -> str:
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _values(recipe: Recipe, argv: Sequence[str], stop_after_step: int) -> list[str]:
+def _values(recipe: Recipe, plan: Plan, argv: Sequence[str], stop_after_step: int) -> list[str]:
     """The shell variables that job.bash reads."""
     cluster, (nodes, per_node) = recipe.cluster, nodes_and_ranks(recipe)
     container, srun = cluster.container, []
@@ -193,7 +202,8 @@ def _values(recipe: Recipe, argv: Sequence[str], stop_after_step: int) -> list[s
     if cluster.slurm.mpi is not None:
         srun.append(f"--mpi={cluster.slurm.mpi}")
     if container is not None:
-        mounts = [*container.mounts, *([f"{p}:{p}"] if (p := cluster.paths.data).startswith("/") else [])]
+        ours = (cluster.paths.data, cluster.paths.scratch or "")
+        mounts = [*container.mounts, *(f"{path}:{path}" for path in ours if path.startswith("/"))]
         srun += [f"--container-workdir={container.workdir}"] if container.workdir else []
         srun.append("--container-mount-home" if container.mount_home else "--no-container-mount-home")
         srun += ["--container-writable"] if container.writable else []
@@ -206,12 +216,14 @@ def _values(recipe: Recipe, argv: Sequence[str], stop_after_step: int) -> list[s
         "vboost": int(recipe.resources.vboost),
         "requeue": int(cluster.slurm.requeue),
         "max_restarts": cluster.slurm.max_restarts_without_progress,
-        "margin_s": margin_s(recipe),
+        "margin_s": margin_s(recipe, plan),
+        "step_s": step_s(plan),
         "stop_after_step": stop_after_step,
         "container": container.image if container else "",
         "image": engine_of(recipe.engine).about.image,
         "mounts": ",".join(mounts),
         "venv": cluster.venv or "",
+        "scratch": cluster.paths.scratch or "",
     }
     lists = {"srun_options": srun, "modules": cluster.modules, "env_from": cluster.env_from, "argv": argv}
     return [f"{k}={shlex.quote(str(v))}" for k, v in words.items()] + [

@@ -5,10 +5,10 @@ The figures are compared in ``verdict``, which is pure; the runs are ordinary ru
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from colosseum.launch.runs.submit import launch, prepare
 from colosseum.launch.schedulers.base import Foreground, Say
 from colosseum.launch.schedulers.registry import this_machine
 from colosseum.planning.shrink import SAVE_AT, STEPS, VOCAB, Decision, Shrunk, shrink
+from colosseum.reading import Unreadable, read_object
 from colosseum.recipe.derived import layout_text
 from colosseum.recipe.hash import recipe_hash
 from colosseum.recipe.load import load
@@ -168,12 +169,10 @@ def passed_rehearsal(recipe: Recipe, runs: Path) -> bool:
     """Whether a rehearsal of this compiled recipe has passed under ``runs``."""
     digest = identity(recipe)
     for file in runs.glob(f"*/{RunDir(Path()).rehearsal.name}"):
-        try:
-            data = json.loads(file.read_text())
-        except (OSError, ValueError):
-            continue
-        if isinstance(data, dict) and data.get("rehearsed_hash") == digest and data.get("passed") is True:
-            return True
+        with suppress(FileNotFoundError, Unreadable):
+            data = read_object(file)
+            if data.get("rehearsed_hash") == digest and data.get("passed") is True:
+                return True
     return False
 
 

@@ -259,9 +259,9 @@ def array_script(points: Sequence[tuple[Values, NewRun]]) -> str:
     Raises:
         RefusedInput: the points differ in what they ask Slurm for.
     """
-    recipes = [asked.compiled.recipe for _, asked in points]
-    render = scripts_of(recipes[0]).render_array
-    return render(recipes) if render is not None else ""
+    planned = [(asked.compiled.recipe, asked.compiled.plan) for _, asked in points]
+    render = scripts_of(planned[0][0]).render_array
+    return render(planned) if render is not None else ""
 
 
 def array_option(points: Sequence[tuple[Values, NewRun]], at_once: int | None) -> str | None:

@@ -69,7 +69,7 @@ def started(checkpoint: Path, tp: int, pp: int, vocab_size: int) -> Iterator[Eng
     if device.is_cuda() and torch.cuda.device_count() < ranks:
         raise EnvironmentFault(f"the checkpoint's TP{tp} PP{pp} needs {ranks} GPUs; {torch.cuda.device_count()} here")
     store = dist.TCPStore("127.0.0.1", 0, ranks, is_master=True, timeout=timedelta(minutes=5), wait_for_workers=False)
-    words = [sys.executable, "-m", MODULE, str(checkpoint), str(tp), str(pp), str(vocab_size), str(store.port)]
+    words = [sys.executable, "-P", "-m", MODULE, str(checkpoint), str(tp), str(pp), str(vocab_size), str(store.port)]
     others = [
         subprocess.Popen([*words, str(rank)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         for rank in range(1, ranks)
