@@ -1,4 +1,4 @@
-"""Composed data -> Recipe, or every fault at once: types, ranges, holes, then the rules between fields."""
+"""Composed data -> Recipe, or every fault at once: types, ranges, unfilled ``???``, then the rules between fields."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from colosseum.recipe.site import secret_faults
 
 
 def check(data: dict[str, Any], provenance: Provenance, faults: list[Fault]) -> Recipe:
-    """Types and ranges, then the rules between fields; all faults in one refusal.
+    """Check types and ranges, then the rules between fields; raise all faults at once.
 
-    Faulty leaves that have a default are dropped for a second look, so that rule faults elsewhere come out too.
+    Fields with a fault are reset to their defaults and the recipe is checked again, to find faults in other fields too.
     """
-    from colosseum.recipe import rules  # late: the file names of recipes and clusters need no rules
+    from colosseum.recipe import rules  # imported here: listing recipes and clusters needs no rules
 
     faults = [*faults, *_by_python_name(data, provenance), *_holes(data, provenance)]
     dropped = {fault.path for fault in faults}
@@ -56,7 +56,7 @@ def placed(fault: Fault, provenance: Provenance) -> Fault:
 
 
 def _by_python_name(data: dict[str, Any], provenance: Provenance) -> list[Fault]:
-    """Keys by our Python names: the model takes them (tests do), a recipe says ``from`` and ``async``."""
+    """Refuse the Python names of two fields: in a recipe they are called ``from`` and ``async``."""
     section = data.get("checkpoint")
     found = []
     for python, alias in (("source", "from"), ("async_save", "async")):

@@ -1,4 +1,4 @@
-"""What differs between two recipes, and what kind of difference each one is."""
+"""The differences between two recipes, each with its kind."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from colosseum.recipe.schema import Recipe
 
 Kind = Literal["numerics", "performance", "operations"]
 KINDS: dict[Kind, str] = {
-    "numerics": "another model or another training",
-    "performance": "the same training at another speed or in other memory; rounding may differ",
-    "operations": "where and how it is run, kept and watched",
+    "numerics": "different model or different training",
+    "performance": "same training, different speed or memory use; rounding may differ",
+    "operations": "where it runs, what is saved and monitored",
 }
 _PERFORMANCE = ("parallelism", "recompute", "overlap", "fusion", "hardware", "resources", "batch.mbs")
 _PERFORMANCE_FIELDS = ("optimizer.distributed", "task.logprob_mbs", "task.reference", "task.num_workers")
@@ -39,7 +39,7 @@ _OPERATIONS_FIELDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One field that two recipes give different values."""
+    """One field whose value differs between two recipes."""
 
     path: str
     kind: Kind
@@ -52,7 +52,7 @@ ABSENT = "(absent)"
 
 
 def kind_of(path: str) -> Kind:
-    """What a change of a dotted field changes."""
+    """The kind of a change to a dotted field."""
 
     def below(prefixes: tuple[str, ...]) -> bool:
         return any(path == prefix or path.startswith(f"{prefix}.") for prefix in prefixes)

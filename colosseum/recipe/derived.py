@@ -1,6 +1,6 @@
-"""What follows from a recipe alone, worked out in one place: steps, tokens, pipeline split, optimizer sharding. Pure.
+"""Values computed from a recipe alone: steps, tokens, pipeline split, optimizer sharding. Pure functions.
 
-Rules, planner, engines, runtime and the job script ask here, so that a plan and its run give the same figures.
+Rules, planner, engines, runtime and the job script all use these, so that a plan and its run give the same numbers.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ def total_steps(recipe: Recipe) -> int | None:
 
 
 def steps_per_epoch(recipe: Recipe) -> int | None:
-    """Whole batches in one pass over the training file; None where its rows are not known."""
+    """Full batches in one pass over the training file; None where the number of rows is not known."""
     rows = recipe.data.train_samples
     return None if rows is None else rows // recipe.batch.gbs
 
 
 def dropped_rows(recipe: Recipe) -> int:
-    """Rows that each epoch leaves out because they fill no batch; 0 where a run does not count epochs."""
+    """Rows that each epoch drops because they do not fill a batch; 0 where the length is not given in epochs."""
     rows = recipe.data.train_samples
     return 0 if rows is None or recipe.train.epochs is None else rows % recipe.batch.gbs
 
 
 def tokens_per_step(recipe: Recipe) -> int:
-    """Tokens that an optimizer step reads: gbs sequences; DPO reads a chosen and a rejected response a pair."""
+    """Tokens per optimizer step: gbs sequences; for DPO, gbs pairs of a chosen and a rejected sequence."""
     return recipe.batch.gbs * recipe.batch.seq_length * (2 if recipe.task.kind == "dpo" else 1)
 
 
 def distributed_optimizer(recipe: Recipe, sharded_ranks: int | None) -> bool | None:
-    """Whether optimizer states are sharded: as the recipe says; auto = where dp * cp (``sharded_ranks``) is above 1."""
+    """Whether optimizer states are sharded: the recipe's value; auto = when dp * cp (``sharded_ranks``) is above 1."""
     choice = recipe.optimizer.distributed
     if choice != AUTO:
         return choice
@@ -52,7 +52,7 @@ def distributed_optimizer(recipe: Recipe, sharded_ranks: int | None) -> bool | N
 
 
 def fp8_local_rows(recipe: Recipe) -> int:
-    """What the rows of a sequence-parallel rank divide by in FP8: a scaling block's 128 with blockwise scaling, else 8.
+    """FP8: the rows of a sequence-parallel rank must be a multiple of this (blockwise scaling: 128, a block; else 8).
 
     Transformer Engine gathers quantised activations along the sequence, so a block may not cross ranks.
     """
@@ -66,16 +66,16 @@ def nodes_and_ranks(recipe: Recipe) -> tuple[int, int]:
 
 
 def layout_text(tp: int, pp: int, vpp: int, cp: int, dp: int) -> str:
-    """``TP8 PP10 VPP10 CP4 DP9``; sizes of 1 are left out but for TP, PP and DP."""
+    """``TP8 PP10 VPP10 CP4 DP9``; VPP and CP are left out when they are 1."""
     parts = [f"TP{tp}", f"PP{pp}", *([f"VPP{vpp}"] if vpp > 1 else [])]
     return " ".join([*parts, *([f"CP{cp}"] if cp > 1 else []), f"DP{dp}"])
 
 
 def split_layers(recipe: Recipe) -> tuple[int, ...] | None:
-    """Layers of the first, an interior and the last pipeline rank; None when unknown or when they do not come out even.
+    """Layers of the first, an interior and the last pipeline rank; None when unknown or when the split is not even.
 
-    megatron-core, transformer_block.get_num_layers_to_build: ranks given by first/last_stage_layers apart, the others
-    share alike; an accounted embedding or loss takes one layer's place.
+    megatron-core, transformer_block.get_num_layers_to_build: the ranks without first/last_stage_layers hold the same
+    number of layers each; an embedding or loss that is accounted for in the split counts as one layer.
     """
     par, layers = recipe.parallelism, recipe.model.num_layers
     pp = None if par.pp == AUTO else par.pp

@@ -1,4 +1,4 @@
-"""Every field of a Recipe as a row: path, legal values, default, meaning, who reads it. Made from the schema."""
+"""Every field of a Recipe: path, legal values, default, meaning, which part reads it. Generated from the schema."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ READERS = {
     "hardware": "planner",
     "cluster": "launcher, planner",
 }
-"""Who a section is for."""
+"""Which parts read a section."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class FieldDoc:
 
 
 def catalogue() -> dict[str, FieldDoc]:
-    """All fields by dotted path, in the schema's order; a field that several tasks have stands once."""
+    """All fields by dotted path, in the schema's order; a field that several tasks share is listed once."""
     return {doc.path: doc for doc in _fields(Recipe, "")}
 
 
@@ -106,7 +106,7 @@ _WORDS = {int: "integer", float: "number", bool: "true or false", str: "text"}
 
 
 def _legal(annotation: Any, metadata: Any = ()) -> str:
-    """The legal values in words."""
+    """The legal values as text."""
     origin = get_origin(annotation)
     if origin is Annotated:
         inner, *more = get_args(annotation)
@@ -126,7 +126,7 @@ def _legal(annotation: Any, metadata: Any = ()) -> str:
 
 
 def _bounds(metadata: Any) -> str:
-    """``>= 1`` and its like, of the annotations' constraints; bounds that only guard against nonsense are not told."""
+    """``>= 1`` and its like, of the annotations' constraints; bounds of absurd size are left out."""
     found = []
     for item in (x for entry in metadata for x in (getattr(entry, "metadata", None) or [entry])):
         for name, sign in (("ge", ">="), ("gt", ">"), ("le", "<=")):

@@ -1,7 +1,7 @@
-"""A JSON Schema of recipe files, for editors: what a user writes, not what a resolved recipe is.
+"""A JSON Schema of recipe files, for editors: it describes what a user writes, not a resolved recipe.
 
-A file may leave out anything (its defaults list or the schema has it), and a text may stand for any value where it
-refers to another field (``${model.hidden_size}``).
+A file may leave out any field (the defaults list or the schema provides it), and any value may be a reference to
+another field (``${model.hidden_size}``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from colosseum.recipe.schema import Recipe
 REFERENCE = {"type": "string", "pattern": r"\$\{[^}]+\}"}
 DEFAULTS = {
     "type": "array",
-    "description": "recipes and group files this one begins from, in order; _self_ stands for this file",
+    "description": "recipes and group files to merge, in order; _self_ is this file",
     "items": {"anyOf": [{"type": "string"}, {"type": "object"}]},
 }
 
@@ -31,14 +31,14 @@ def recipe_schema() -> dict[str, Any]:
 
 
 def _relaxed(node: Any) -> Any:
-    """Nothing is required, and a reference may stand for a value."""
+    """No field is required, and a reference is allowed in place of a value."""
     if isinstance(node, list):
         return [_relaxed(item) for item in node]
     if not isinstance(node, dict):
         return node
     kept = {key: value if key in ("default", "enum") else _relaxed(value) for key, value in node.items()}
     kept.pop("required", None)
-    if "discriminator" in kept:  # needs its key in the very file; the types still tell the tasks apart
+    if "discriminator" in kept:  # would require the key in this file; the types distinguish tasks
         kept["anyOf"] = kept.pop("oneOf")
         del kept["discriminator"]
     if kept.get("type") in ("integer", "number", "boolean", "array") or "enum" in kept or "const" in kept:

@@ -1,7 +1,7 @@
-"""``recipes/*.yaml`` -> Recipe: Hydra orders the files of a recipe, pydantic checks what they say.
+"""``recipes/*.yaml`` -> Recipe: Hydra orders the files of a recipe, pydantic checks the values.
 
-Only this file imports hydra. Of Hydra we use the defaults list (which file, in which order, at which place); files are
-read by ``scan.py``, as data within bounds, so neither ``_target_`` nor a resolver, a search path or a plugin can run.
+Only this file imports hydra. We use its defaults list only (which files, in which order, in which package). Files are
+read by ``scan.py`` as data with size limits, so no ``_target_``, resolver, search path or plugin can run.
 """
 
 from __future__ import annotations
@@ -51,24 +51,24 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(?:/[A-Za-z0-9_][A-Za-z0-9._-]*)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """A checked recipe and where each of its values comes from."""
+    """A valid recipe and the origin of each of its values."""
 
     recipe: Recipe
     origins: Mapping[str, tuple[Setting, ...]]
-    """Dotted leaf path -> every place that set it, in order; the last one wins."""
+    """Dotted leaf path -> every setting of it, in order; the last one wins."""
     warnings: tuple[str, ...]
 
 
 def load(name: str, overrides: Sequence[str] = (), *, cluster: str | None = None) -> Loaded:
-    """Compose, change, resolve and check one recipe.
+    """Compose one recipe, apply the overrides, resolve references and check it.
 
     Args:
         name: a shipped recipe (``family/stem``) or a path ending in .yaml or .yml.
-        overrides: ``key=VALUE``, ``group=name`` and ``~key`` words.
+        overrides: ``key=VALUE``, ``group=name`` and ``~key`` arguments.
         cluster: name of a cluster file; default COLOSSEUM_CLUSTER, then the recipe's own, then ``local``.
 
     Raises:
-        RefusedInput: with every fault that could be found.
+        RefusedInput: with every fault found.
     """
     try:
         return _load(name, overrides, cluster)
@@ -80,7 +80,7 @@ def _load(name: str, overrides: Sequence[str], cluster: str | None) -> Loaded:
     words, faults = read_words(overrides)
     chosen = words.choices.get("cluster")
     if cluster is not None and chosen is not None and cluster != chosen:
-        faults.append(Fault(path="cluster", value=chosen, rule=f"--cluster says {cluster}", where=COMMAND_LINE))
+        faults.append(Fault(path="cluster", value=chosen, rule=f"contradicts --cluster {cluster}", where=COMMAND_LINE))
     choices = dict(words.choices)
     places = dict.fromkeys(choices, COMMAND_LINE)
     if wanted := chosen or cluster or os.environ.get(CLUSTER_VARIABLE):
@@ -95,16 +95,16 @@ def _load(name: str, overrides: Sequence[str], cluster: str | None) -> Loaded:
 
 
 def load_cluster(name: str | None = None) -> Cluster:
-    """The site facts of a cluster file; None = as a recipe that names none: COLOSSEUM_CLUSTER, then ``local``.
+    """Read a cluster file; None = COLOSSEUM_CLUSTER, else ``local``.
 
     Raises:
-        RefusedInput: there is no such file, or it is at fault.
+        RefusedInput: the file does not exist or is not valid.
     """
     return load("generic", cluster=name).recipe.cluster
 
 
 def shipped_recipes() -> tuple[str, ...]:
-    """``family/stem`` of every shipped recipe (and ``generic``), sorted; campaigns are no recipes."""
+    """``family/stem`` of every shipped recipe (and ``generic``), sorted, without campaigns."""
     root = _recipes()
     names = (p.relative_to(root).with_suffix("").as_posix() for p in root.rglob("*.yaml"))
     return tuple(sorted(n for n in names if not n.startswith("campaigns/")))
@@ -116,7 +116,7 @@ def cluster_names() -> tuple[str, ...]:
     for root in (_conf(), _user_config()):
         try:
             found |= {p.stem for p in (root / "cluster").glob("*.yaml")}
-        except OSError:  # an unreadable home holds no clusters
+        except OSError:  # unreadable home directory
             continue
     return tuple(sorted(found))
 
@@ -165,21 +165,21 @@ def _config_name(name: str, repository: _Repository) -> str:
         return _PRIMARY
     if name not in shipped_recipes():
         name = name[:200]
-        rule = f"{name!r}: no such recipe; `colosseum recipes` lists them, a file of yours ends in .yaml"
+        rule = f"{name!r}: no such recipe; `colosseum recipes` lists them; the path of your own file must end in .yaml"
         raise RefusedInput([Fault(path="", value=name, rule=rule, nearest=nearest(name, shipped_recipes()))])
     return name
 
 
 def _shown(path: Path) -> str:
-    """A short name of a file for messages: shipped files by package, the rest as the user would type it."""
+    """The name of a file in messages: ``conf/…`` or ``recipes/…`` for shipped files, else the path as given."""
     for root, label in ((_conf(), "conf"), (_recipes(), "recipes")):
         if path.is_relative_to(root):
             return f"{label}/{path.relative_to(root).as_posix()}"
     return str(path)
 
 
-class _Repository(ConfigRepository):  # type: ignore[misc]  # hydra has no types here
-    """Hydra's view of our folders: each file is read once, as bounded data, and kept."""
+class _Repository(ConfigRepository):  # type: ignore[misc]  # untyped in hydra
+    """Hydra's view of our folders; each file is read once, as data with size limits."""
 
     def __init__(self, roots: list[Path], primary: Path | None) -> None:
         self.roots = roots
@@ -210,7 +210,7 @@ class _Repository(ConfigRepository):  # type: ignore[misc]  # hydra has no types
         return found[0] if found else None
 
     def _roots_of(self, group: str) -> list[Path]:
-        """Cluster files are read from the user's configuration folder and the shipped ones, and nothing else there."""
+        """Cluster files come from the user's configuration folder or conf/; other groups never from the former."""
         if group == "cluster":
             return [_user_config(), _conf()]
         return [root for root in self.roots if root != _user_config()]
@@ -273,7 +273,7 @@ class _Repository(ConfigRepository):  # type: ignore[misc]  # hydra has no types
 
     def _result(self, config_path: str, package: str | None, defaults: list[Any]) -> ConfigResult:
         if defaults and "_self_" not in defaults:
-            defaults = [*defaults, "_self_"]  # what Hydra does, with a warning
+            defaults = [*defaults, "_self_"]  # Hydra does the same, with a warning
         return ConfigResult(
             provider="colosseum",
             path=config_path,
@@ -291,7 +291,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _defaults_faults(defaults: Any, where: str) -> list[Fault]:
-    """A defaults list holds names and ``group: name`` pairs, nothing that Hydra would interpret further."""
+    """A defaults list may hold names and ``group: name`` pairs only, no Hydra syntax."""
     rule = "a defaults list holds `name` and `group: name` entries of letters, digits, dots, - and _"
     if not isinstance(defaults, list):
         return [Fault(path="defaults", value=None, rule=rule, where=where)]
@@ -321,7 +321,7 @@ def _legal_entry(key: str, value: Any) -> bool:
 def _compose(
     repository: _Repository, config: str, choices: dict[str, str], places: Mapping[str, str], faults: list[Fault]
 ) -> tuple[dict[str, Any], Provenance]:
-    """Merge the files of the defaults list in Hydra's order; unknown choices go to ``faults``, with their places."""
+    """Merge the files of the defaults list in Hydra's order; unknown choices are added to ``faults``."""
     repository.lenient = True
     known = _defaults_list(repository, config, []).overrides.known_choices
     repository.lenient = False
@@ -334,7 +334,7 @@ def _compose(
     for group, name in choices.items():
         if not _NAME.fullmatch(name) or repository.find(f"{group}/{name}") is None:
             options = repository.get_group_options(group)
-            rule = f"no such {group}; there are {', '.join(options)}" if options else f"no such {group}"
+            rule = f"no such {group}; available: {', '.join(options)}" if options else f"no such {group}"
             place = places.get(group, "")
             faults.append(Fault(path=group, value=name[:200], rule=rule, nearest=nearest(name, options), where=place))
             continue
@@ -344,7 +344,7 @@ def _compose(
     provenance = Provenance()
     added = {group for group in choices if group not in known}
     layers = _defaults_list(repository, config, picks).defaults
-    # A group that the recipe does not list comes first, so that the recipe's own lines win, as over a listed one.
+    # A group that the recipe does not list is merged first: the recipe's own values override it, as for a listed group.
     for default in sorted(layers, key=lambda layer: layer.override_key not in added):
         scanned = repository.scanned[default.config_path]
         shown = repository.names[default.config_path]
@@ -362,10 +362,10 @@ def _compose(
 
 
 def _defaults_list(repository: _Repository, config: str, picks: list[Override]) -> DefaultsList:
-    """Hydra's inside, kept in one place: the files of a recipe, in order, each with its package.
+    """The files of a recipe in order, each with its package; the only call of Hydra's internals.
 
     Raises:
-        RefusedInput: a file is missing or refused, or the list contradicts itself.
+        RefusedInput: a file is missing or not valid, or the list contradicts itself.
     """
     repository.loads = 0
     try:

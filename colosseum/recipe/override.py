@@ -1,4 +1,4 @@
-"""``key=VALUE`` words, and references between values: plain data in, plain data out."""
+"""``key=VALUE`` arguments, and references between values: plain data in, plain data out."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Words:
-    """The overrides of one command."""
+    """The overrides on one command line."""
 
     choices: dict[str, str]
-    """group -> name of its file."""
+    """group -> name of the chosen file."""
     changes: tuple[tuple[tuple[str, ...], Any], ...]
-    """(path, value) in order; ``DEFAULT`` returns the path to its default."""
+    """(path, value) in order; ``DEFAULT`` resets the path to its default."""
 
 
 class _Default:
@@ -36,7 +36,7 @@ DEFAULT = _Default()
 
 
 def read_words(words: Sequence[str]) -> tuple[Words, list[Fault]]:
-    """Sort words into group choices and changes; every word that cannot be read becomes a Fault."""
+    """Sort arguments into group choices and changes; each invalid argument becomes a Fault."""
     choices: dict[str, str] = {}
     changes: list[tuple[tuple[str, ...], Any]] = []
     faults: list[Fault] = []
@@ -58,7 +58,7 @@ def _read_word(word: str) -> tuple[str, Any]:
     key = head.strip()
     if key.startswith("~"):
         if equals:
-            _refuse(key, text, "~key returns a key to its default and takes no value")
+            _refuse(key, text, "~key resets a key to its default and takes no value")
         return _checked_key(key[1:], None), DEFAULT
     if not equals:
         _refuse("", word, "an override is key=VALUE, ~key or group=name")
@@ -72,14 +72,14 @@ def _read_word(word: str) -> tuple[str, Any]:
 
 def _checked_key(key: str, text: str | None) -> str:
     if not _KEY.fullmatch(key) or "_target_" in key:
-        _refuse(key, text, "a key is dotted.names of letters, digits, - and _")
+        _refuse(key, text, "a key is dotted.names made of letters, digits, - and _")
     if key.startswith("hydra"):
         _refuse(key, text, "keys that start with hydra are refused")
     return key
 
 
 def _value(key: str, text: str) -> Any:
-    """One YAML flow value: quoted, [list], {mapping} or a plain scalar, whose text is taken as it stands."""
+    """One YAML flow value: quoted, [list], {mapping} or a plain scalar, taken as written."""
     text = text.strip()
     if text[:1] in "!&*" and text:
         _refuse(key, text, "a value must not start with !, & or *: put it in quotes")
@@ -113,7 +113,7 @@ def _refuse(path: str, value: str | None, rule: str) -> None:
 
 
 def merge(into: dict[str, Any], data: Mapping[str, Any]) -> None:
-    """Merge mappings key by key; every other value replaces what was there."""
+    """Merge mappings key by key; any other value replaces the earlier one."""
     for key, value in data.items():
         present = into.get(key)
         if isinstance(value, dict):
@@ -134,7 +134,7 @@ def change(data: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
     """Set ``path``, or remove it for ``DEFAULT``; list items are reached by their index.
 
     Raises:
-        RefusedInput: the path leads through a list item that does not exist.
+        RefusedInput: the path names a list item that does not exist.
     """
     remove = isinstance(value, _Default)
     here: Any = data
@@ -147,7 +147,7 @@ def change(data: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
                 return
             here[part] = {}
         here = here[part]
-        if not isinstance(here, dict | list):  # an item of a list that is a plain value
+        if not isinstance(here, dict | list):  # an item of a list of plain values
             _refuse(".".join(path), None, f"{'.'.join(path[:depth])} has no keys")
     last = path[-1]
     if isinstance(here, list):
@@ -168,14 +168,14 @@ def change(data: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
 
 def _index(items: list[Any], path: tuple[str, ...], part: str) -> int:
     if not part.isdecimal() or len(part) > 6 or int(part) >= len(items):
-        _refuse(".".join(path), part, f"the list has {len(items)} items, counted from 0")
+        _refuse(".".join(path), part, f"the list has {len(items)} items; the first has index 0")
     return int(part)
 
 
 def resolve_references(data: dict[str, Any], default: Callable[[Sequence[str]], Any]) -> list[Fault]:
-    """Replace every ``${a.b}`` in place by the value it names; returns the faults (without ``where``).
+    """Replace every ``${a.b}``, in place, by the value it refers to; returns the faults (without ``where``).
 
-    ``default`` gives the schema's default of a path that the data lacks, or raises KeyError.
+    ``default`` returns the schema's default of a path that is not set, or raises KeyError.
     """
     faults: list[Fault] = []
 
@@ -190,11 +190,11 @@ def resolve_references(data: dict[str, Any], default: Callable[[Sequence[str]], 
                 try:
                     return default(name.split("."))
                 except KeyError:
-                    # only a hostile file has hundreds of keys, and comparing names is slow
+                    # comparing names is slow; only a hostile file has hundreds of unknown keys
                     names = list(here) if isinstance(here, dict) and len(here) <= 200 else []
-                    raise _Unresolved(f"${{{name}}} names nothing", nearest(part, names)) from None
+                    raise _Unresolved(f"${{{name}}} refers to a field that is not set", nearest(part, names)) from None
         if isinstance(here, dict | list):
-            raise _Unresolved(f"${{{name}}} names a section, not a value", ())
+            raise _Unresolved(f"${{{name}}} refers to a section, not a value", ())
         return here
 
     def text_of(value: str, trail: tuple[str, ...]) -> Any:
@@ -207,16 +207,16 @@ def resolve_references(data: dict[str, Any], default: Callable[[Sequence[str]], 
             parts[i] = "" if found is None else str(found)
         text = "".join(parts)
         if len(text) > MAX_TEXT:
-            raise _Unresolved(f"references must not grow a text beyond {MAX_TEXT:,} characters", ())
-        if "${" in text:  # written out and read again it would be a reference
-            raise _Unresolved("references must not make up another reference", ())
+            raise _Unresolved(f"text must not be longer than {MAX_TEXT:,} characters after references are resolved", ())
+        if "${" in text:  # a resolved recipe that is written and read again would contain a new reference
+            raise _Unresolved("resolved references must not form another reference", ())
         return text
 
     done: dict[str, Any] = {}
 
     def follow(name: str, trail: tuple[str, ...]) -> Any:
         if name in trail:
-            raise _Unresolved("references go in a circle: " + " -> ".join((*trail, name)[:6]), ())
+            raise _Unresolved("circular reference: " + " -> ".join((*trail, name)[:6]), ())
         if len(trail) >= MAX_HOPS:
             raise _Unresolved(f"references must not be chained more than {MAX_HOPS} deep", ())
         if name not in done:
@@ -250,7 +250,7 @@ class _Unresolved(Exception):
 
 
 def nearest(word: str, choices: Iterable[str]) -> tuple[str, ...]:
-    """Up to three names most like ``word``, or the first few when none is like it."""
+    """Up to three names most similar to ``word``, or the first few when none is similar."""
     names = sorted(set(choices))
     close = difflib.get_close_matches(word[:64], names, n=3, cutoff=0.5)
     return tuple(close or (names if len(names) <= 8 else ()))

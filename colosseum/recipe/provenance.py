@@ -1,4 +1,4 @@
-"""Who set what: the place of every value, and pydantic's errors as Faults that name it."""
+"""Where every value was set, and pydantic's errors as Faults with that location."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOE = ("moe", "expert", "router")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One place that gave a field a value."""
+    """One location (file and line, or command line) that sets a field."""
 
     value: Any
     where: str
@@ -42,16 +42,16 @@ class _Place:
 
 @dataclass(slots=True)
 class Provenance:
-    """Filled while files and words are merged, layer by layer; asked afterwards."""
+    """The location of every value; recorded while files and arguments are merged."""
 
     settings: dict[Path_, list[Setting]] = field(default_factory=dict)
-    """Leaves (a list counts as one) and every place that set them, in order."""
+    """Leaves (a list is one leaf) and every setting of each, in order."""
     places: dict[Path_, _Place] = field(default_factory=dict)
-    """The last place of every path, sections and list items too."""
+    """The last location of every path, including sections and list items."""
     layer: int = 0
 
     def record(self, prefix: Path_, value: Any, where: Mapping[Path_, str] | str) -> None:
-        """Note that ``value`` was merged at ``prefix``; ``where`` is one place, or one a path below the prefix."""
+        """Record that ``value`` was merged at ``prefix``; ``where`` is one location, or one per path below it."""
         self.layer += 1
         self._record(prefix, (), value, where, in_list=False)
 
@@ -67,15 +67,15 @@ class Provenance:
             self._record(prefix, (*below, str(key)), item, where, in_list or is_leaf)
 
     def forget(self, path: Path_) -> None:
-        """``path`` is back at its default."""
+        """``path`` was reset to its default."""
         for known in [p for p in self.places if p[: len(path)] == path]:
             del self.places[known]
             self.settings.pop(known, None)
 
     def where(self, path: str) -> str:
-        """Place of a dotted path or of the closest parent that has one; empty for a default.
+        """Location of a dotted path or of its closest parent that has one; empty for a default.
 
-        A section that nobody wrote as such has the place of the first key that made it.
+        A section that no file sets as a whole has the location of its first key.
         """
         parts = tuple(path.split("."))
         if where := self._trace(parts)[0]:
@@ -83,7 +83,7 @@ class Provenance:
         return next((place.where for known, place in self.places.items() if known[: len(parts)] == parts), "")
 
     def _trace(self, path: Path_) -> tuple[str, bool]:
-        """Place of the closest path, and whether ``path`` itself still stands: a later leaf above it replaced it."""
+        """Location of the closest path, and whether ``path`` is still set: a later leaf above may have replaced it."""
         where, cutoff, stands = "", 0, False
         for end in range(1, len(path) + 1):
             place = self.places.get(path[:end])
@@ -98,7 +98,7 @@ class Provenance:
 
 
 def fields_of(path: Sequence[str], data: Any) -> dict[str, Any] | None:
-    """YAML names and annotations of the section at ``path``; None where the schema has no section."""
+    """YAML names and annotations of the section at ``path``; None if the schema has no such section."""
     model: Any = schema.Recipe
     here = data
     for part in path:
@@ -153,7 +153,7 @@ def _members(annotation: Any) -> Iterable[Any]:
 
 
 def faults_of(error: ValidationError, data: Mapping[str, Any], provenance: Provenance) -> list[Fault]:
-    """One Fault a field, by the names a YAML file uses; the branches of a union become one sentence."""
+    """One Fault per field, with the names used in YAML; the errors of a union's branches become one sentence."""
     grouped: dict[Path_, list[Any]] = {}
     for item in error.errors(include_url=False, include_context=True, include_input=True):
         grouped.setdefault(_path(item, data), []).append(item)
@@ -206,7 +206,7 @@ def _fault(path: Path_, items: list[Any], data: Any, provenance: Provenance) -> 
 
 
 def _is_noise(item: Any, items: list[Any]) -> bool:
-    """A type complaint of one union branch beside a range complaint of another says nothing new."""
+    """Drop the type errors of union branches where another branch has a range error."""
     return item["type"] == "none_required" and len(items) > 1
 
 
@@ -270,12 +270,12 @@ def _hint(path: Path_, value: Any, items: list[Any], data: Any) -> str:
     if isinstance(value, bool):
         return QUOTE_BOOL
     if value is None:
-        return "a bare null is YAML's nothing" + (': write "null"' if "null" in _literals(path, data) else "")
+        return "YAML reads an unquoted null as no value" + (': write "null"' if "null" in _literals(path, data) else "")
     return QUOTE_NUMBER if isinstance(value, int | float) and "string_type" in kinds else ""
 
 
 def shown(value: Any) -> Any:
-    """A JSON-able, short picture of a refused value."""
+    """A short JSON-able form of a rejected value."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):

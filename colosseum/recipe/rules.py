@@ -1,8 +1,8 @@
-"""Rules between fields: what megatron-core, its engines or arithmetic refuse although each value alone is fine.
+"""Cross-field rules: combinations that megatron-core, its engines or arithmetic do not allow.
 
-``faults`` is pure and knows every rule; the rules stand by topic in ``rules_layout``, ``rules_precision`` and
-``rules_training``, each a generator of Findings. A field that says ``auto`` is never at fault: the planner fills it
-with a legal value. What an engine cannot do is the engine's to say (``engines/``), not ours.
+``faults`` is pure and checks every rule. The rules are grouped by topic in ``rules_layout``, ``rules_precision`` and
+``rules_training``; each is a generator of Findings. A field set to ``auto`` never breaks a rule: the planner fills in
+a legal value. Limits of one engine are checked by that engine (``engines/``).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from colosseum.recipe.schema import Recipe
 RULES: tuple[Rule, ...] = (*rules_layout.RULES, *rules_precision.RULES, *rules_training.RULES)
 MAX_NEAREST = 3
 MAX_TRIED = 24
-"""Candidates tried a fault: bounds the time that a hostile recipe can take."""
+"""Candidates tried per fault; bounds the time that a hostile recipe can take."""
 
 Key = tuple[str, str]
 
 
 def faults(recipe: Recipe) -> list[Fault]:
-    """Every broken rule, in the order of the rules; ``where`` is left to the loader."""
+    """Every broken rule, in the order of the rules; the loader adds ``where``."""
     found = _broken(recipe)
     known = set(found)
     return [
@@ -42,11 +42,11 @@ def _broken(recipe: Recipe) -> dict[Key, Finding]:
 
 
 def _legal(recipe: Recipe, key: Key, finding: Finding, known: set[Key]) -> list[object]:
-    """The best candidates that remove the fault: fewest faults left first, then in the rule's order.
+    """The best candidates that remove the fault: those that leave the fewest faults first, then in the rule's order.
 
-    None of them breaks a rule that holds now, unless every candidate does: then more than one field must change.
-    Where a value makes known what the fault had left unknown (dp, say), rules speak that were silent before: what they
-    say is not of its making.
+    A candidate that breaks another rule is left out, unless all do: then more than one field must change.
+    A candidate may make a fact known that the fault had left unknown (such as dp). Rules that need this fact then apply
+    for the first time; their faults are not counted against the candidate.
     """
     scored: list[tuple[int, int, object]] = []
     unknown = _unknown(Facts.of(recipe))
@@ -62,11 +62,11 @@ def _legal(recipe: Recipe, key: Key, finding: Finding, known: set[Key]) -> list[
 
 
 def _unknown(facts: Facts) -> set[str]:
-    """What the rules that need it pass over."""
+    """The facts that are not known; rules that need one of them are skipped."""
     names = ("dp", "microbatches", "stage_layers", "total_steps")
     return {name for name in names if getattr(facts, name) is None}
 
 
 def _plain(value: object) -> object:
-    """As JSON and YAML say it."""
+    """The value as JSON and YAML write it."""
     return list(value) if isinstance(value, tuple) else value

@@ -1,4 +1,4 @@
-"""What rules are made of: the facts of a recipe worked out once, findings, and candidates for a better value."""
+"""Building blocks of rules: facts computed once per recipe, findings, and candidate values."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _SEARCHED = 512
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A broken rule: the field to blame, why, and values that may be legal, best first (checked later)."""
+    """A broken rule: the field, the rule, and candidate values, best first (checked later)."""
 
     path: str
     rule: str
     tries: Iterable[Any] = ()
 
     def candidates(self, most: int) -> Iterator[Any]:
-        """The first ``most`` candidates, each once."""
+        """The first ``most`` candidates, without duplicates."""
         seen: set[Any] = set()
         for value in islice(self.tries, most):
             if value not in seen:
@@ -35,7 +35,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """A recipe with what its rules ask for; None = unknown, because some field says ``auto`` or a rule is broken."""
+    """A recipe and the values its rules use; None = unknown, because a field is ``auto`` or a rule is broken."""
 
     recipe: Recipe
     tp: int | None
@@ -44,7 +44,7 @@ class Facts:
     cp: int | None
     mbs: int | None
     replica: int
-    """Ranks of one replica, as far as they are given."""
+    """Ranks per replica: tp * pp * cp, where ``auto`` counts as 1."""
     dp: int | None
     microbatches: int | None
     sequence_parallel: bool | None
@@ -90,14 +90,14 @@ class Facts:
 
     @property
     def distributed_optimizer(self) -> bool | None:
-        """As the schema says: auto = when dp * cp > 1."""
+        """The recipe's value; auto = when dp * cp > 1."""
         return derived.distributed_optimizer(self.recipe, self.sharded_ranks)
 
     @property
     def sharded_optimizer(self) -> bool | None:
-        """Whether engine mcore keeps the distributed optimizer's states: also where there is one rank to share among.
+        """Whether engine mcore uses the distributed optimizer's state format: also when dp * cp = 1.
 
-        On one rank it computes the same, and what it saves can be read on any number of them.
+        On one rank the result is the same, and the saved state can be loaded on any number of ranks.
         """
         if self.sharded_ranks == 1:
             return True
@@ -140,7 +140,7 @@ def _replaced(section: Section, parts: list[str], value: Any) -> Section:
 
 
 def multiples(near: int, unit: int) -> Iterator[int]:
-    """Multiples of ``unit`` by distance from ``near``, the smaller first; none below ``unit`` or beyond the bound."""
+    """Multiples of ``unit``, the nearest to ``near`` first; between ``unit`` and the schema's bound."""
     low = near // unit * unit
     for i in range(_SEARCHED):
         pair = (low - i * unit, low + (i + 1) * unit)
@@ -148,7 +148,7 @@ def multiples(near: int, unit: int) -> Iterator[int]:
 
 
 def divisors(number: int, near: int) -> Iterator[int]:
-    """Divisors of ``number`` by distance from ``near``, then 1 and ``number``; far ones are not searched for."""
+    """Divisors of ``number``, the nearest to ``near`` first, then 1 and ``number``; the search distance is bounded."""
     near = min(max(near, 1), number)
     close = (d for i in range(_SEARCHED) for d in ((near - i, near + i) if i else (near,)) if 0 < d <= number)
     yield from chain((d for d in close if number % d == 0), (1, number))

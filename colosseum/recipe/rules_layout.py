@@ -19,13 +19,13 @@ def gpus_fill_replicas(facts: Facts) -> Iterator[Finding]:
     whole = "" if None in (facts.tp, facts.pp, facts.cp) else f": dp would be {res.gpus / facts.replica:.6g}"
     yield Finding(
         "resources.gpus",
-        f"must be a multiple of {parts} ({facts.replica} GPUs a replica){whole}",
+        f"must be a multiple of {parts} ({facts.replica} GPUs per replica){whole}",
         multiples(res.gpus, unit),
     )
 
 
 def gpus_fill_nodes(facts: Facts) -> Iterator[Finding]:
-    """A job of more than one node has whole nodes: ranks are placed gpus_per_node to a node."""
+    """A job on more than one node uses all GPUs of each node: gpus_per_node ranks per node."""
     res = facts.recipe.resources
     if res.gpus > res.gpus_per_node and res.gpus % res.gpus_per_node:
         unit = lcm(res.gpus_per_node, facts.replica)
@@ -38,7 +38,7 @@ def gpus_fill_nodes(facts: Facts) -> Iterator[Finding]:
 
 
 def batch_fills_replicas(facts: Facts) -> Iterator[Finding]:
-    """Each replica takes gbs / (dp * mbs) microbatches: a whole number, or samples would be dropped silently."""
+    """Each replica runs gbs / (dp * mbs) micro-batches, a whole number; otherwise samples would be dropped silently."""
     batch = facts.recipe.batch
     if facts.dp is None:
         return
@@ -53,7 +53,7 @@ def batch_fills_replicas(facts: Facts) -> Iterator[Finding]:
 
 
 def layers_fill_stages(facts: Facts) -> Iterator[Finding]:
-    """Pipeline ranks that share layers hold equally many, at least one (megatron-core get_num_layers_to_build)."""
+    """Pipeline ranks hold the same number of layers, at least one (megatron-core get_num_layers_to_build)."""
     par, layers, pp = facts.recipe.parallelism, facts.recipe.model.num_layers, facts.pp
     if pp is None or facts.stage_layers is not None:
         return
@@ -61,7 +61,7 @@ def layers_fill_stages(facts: Facts) -> Iterator[Finding]:
         yield from _uneven_stages(facts)
         return
     embedding, loss = par.account_for_embedding_in_pipeline_split, par.account_for_loss_in_pipeline_split
-    if AUTO in (embedding, loss):  # the planner may still make it even
+    if AUTO in (embedding, loss):  # the planner may choose values that make the split even
         if all((layers + extra) % pp or layers + extra < pp for extra in range(3)):
             yield Finding(
                 "parallelism.pp", f"must divide model.num_layers = {layers} (or 1 or 2 more)", divisors(layers, pp)
@@ -73,7 +73,7 @@ def layers_fill_stages(facts: Facts) -> Iterator[Finding]:
 
 
 def _uneven_stages(facts: Facts) -> Iterator[Finding]:
-    """first/last_stage_layers leave the other ranks equally many layers, and some if there are others."""
+    """With first/last_stage_layers the other ranks hold the same number of layers each, at least one."""
     par, layers, pp = facts.recipe.parallelism, facts.recipe.model.num_layers, facts.pp or 1
     first, last = par.first_stage_layers, par.last_stage_layers
     if pp == 1:
@@ -90,7 +90,7 @@ def _uneven_stages(facts: Facts) -> Iterator[Finding]:
         rule = f"must leave a multiple of {others} layers to the {others} other pipeline ranks"
         tries = (room - left for left in multiples(room - (mine or 0), unit))
     else:
-        rule = f"must be the {room} layers that the other rank leaves: there are no ranks between"
+        rule = f"must be {room}, the layers that remain: with pp = {pp} there are no other ranks"
         tries = (n for n in (room,))
     yield Finding(f"parallelism.{path}", rule, (n for n in tries if n > 0))
 
@@ -108,13 +108,13 @@ def uneven_or_accounted(facts: Facts) -> Iterator[Finding]:
 
 
 def interleaving_needs_pipeline(facts: Facts) -> Iterator[Finding]:
-    """Model chunks take turns on a pipeline's ranks; without a pipeline there is nothing to interleave."""
+    """Interleaving places several model chunks on each pipeline rank; it needs a pipeline."""
     if (facts.vpp or 1) > 1 and facts.pp == 1:
         yield Finding("parallelism.vpp", "must be 1 without pipeline parallelism (pp = 1)", (1,))
 
 
 def chunks_divide_stages(facts: Facts) -> Iterator[Finding]:
-    """Every pipeline rank cuts its layers into vpp equal chunks (an accounted embedding or loss counts as a layer)."""
+    """Every pipeline rank divides its layers into vpp equal chunks (embedding and loss count if accounted for)."""
     vpp, counts = facts.vpp, _counted(facts)
     if vpp is None or vpp == 1 or facts.pp == 1 or counts is None:
         return
@@ -126,7 +126,7 @@ def chunks_divide_stages(facts: Facts) -> Iterator[Finding]:
 
 
 def _counted(facts: Facts) -> list[int] | None:
-    """Layers of the first, an interior and the last rank, an accounted embedding or loss included."""
+    """Layers of the first, an interior and the last rank, plus embedding and loss if they are accounted for."""
     par, stages = facts.recipe.parallelism, facts.stage_layers
     if stages is None:
         return None
@@ -138,9 +138,9 @@ def _counted(facts: Facts) -> list[int] | None:
 
 
 def microbatches_fill_interleaving(facts: Facts) -> Iterator[Finding]:
-    """The interleaved schedule runs microbatches in groups (megatron-core, pipeline_parallel/schedules.py).
+    """The interleaved schedule runs micro-batches in groups (megatron-core, pipeline_parallel/schedules.py).
 
-    A group has pp to m microbatches, and the last one is whole or has at least pp. By default a group is pp.
+    A group has pp to m micro-batches (default pp), and the last group is full or has at least pp.
     """
     par, pp, m = facts.recipe.parallelism, facts.pp, facts.microbatches
     if (facts.vpp or 1) == 1 or pp is None or pp == 1 or m is None or facts.dp is None or facts.mbs is None:
@@ -151,14 +151,14 @@ def microbatches_fill_interleaving(facts: Facts) -> Iterator[Finding]:
     if group is not None and m >= pp:
         yield Finding(
             "parallelism.microbatch_group_size_per_vp_stage",
-            f"must be pp = {pp} to {m} (the microbatches), and leave a last group of none or at least {pp}",
+            f"must be from pp = {pp} to {m} (the micro-batches), and the last group must be full or at least {pp}",
             sorted((n for n in range(pp, min(m, pp + 512) + 1) if _group_fits(n, pp, m)), key=lambda n: abs(n - group)),
         )
         return
     legal = list(_first(multiples(facts.recipe.batch.gbs, facts.dp * facts.mbs * pp), 2))
     yield Finding(
         "parallelism.vpp",
-        f"interleaving needs a multiple of pp = {pp} microbatches and there are {m}: set vpp 1"
+        f"interleaving needs a multiple of pp = {pp} micro-batches, but there are {m}: set vpp 1"
         + (f" or batch.gbs {' or '.join(map(str, sorted(legal)))}" if legal else ""),
         (1,),
     )
@@ -169,7 +169,7 @@ def _group_fits(group: int, pp: int, m: int) -> bool:
 
 
 def heads_split(facts: Facts) -> Iterator[Finding]:
-    """Attention heads are dealt out to tp ranks; KV heads are dealt out or shared, in equal numbers."""
+    """Attention heads are split over tp ranks; KV heads are split or replicated, the same number on each rank."""
     model, tp = facts.recipe.model, facts.tp
     heads, groups = model.num_attention_heads, model.query_groups
     if heads % groups:
@@ -189,22 +189,22 @@ def heads_split(facts: Facts) -> Iterator[Finding]:
 
 
 def ffn_splits(facts: Facts) -> Iterator[Finding]:
-    """The MLP's columns are dealt out to tp ranks."""
+    """The MLP's columns are split over tp ranks."""
     ffn, tp = facts.recipe.model.ffn, facts.tp
     if tp and ffn % tp:
         path = "model.ffn_hidden_size" if facts.recipe.model.ffn_hidden_size is not None else "parallelism.tp"
         tries = multiples(ffn, tp) if path == "model.ffn_hidden_size" else divisors(ffn, tp)
-        yield Finding(path, f"the MLP's {ffn} columns must divide by tp = {tp}", tries)
+        yield Finding(path, f"the MLP's {ffn} columns must be a multiple of tp = {tp}", tries)
 
 
 def sequence_parallel_needs_tp(facts: Facts) -> Iterator[Finding]:
-    """Sequence parallelism splits what tensor parallelism leaves whole (megatron-core ModelParallelConfig)."""
+    """Sequence parallelism splits activations over the TP ranks; it needs TP (megatron-core ModelParallelConfig)."""
     if facts.recipe.parallelism.sequence_parallel is True and facts.tp == 1:
         yield Finding("parallelism.sequence_parallel", "must be false without tensor parallelism (tp = 1)", (False,))
 
 
 def sequence_splits(facts: Facts) -> Iterator[Finding]:
-    """Context parallelism deals out 2 * cp pieces (zigzag); sequence parallelism splits each rank's share by tp."""
+    """CP splits a sequence into 2 * cp pieces (zigzag); sequence parallelism splits each CP rank's share by tp."""
     batch, cp, tp = facts.recipe.batch, facts.cp, facts.tp
     unit, parts = 1, []
     if cp and cp > 1:
@@ -218,7 +218,7 @@ def sequence_splits(facts: Facts) -> Iterator[Finding]:
 
 
 def positions_reach(facts: Facts) -> Iterator[Finding]:
-    """A learned position embedding has a row for every position; RoPE has no table to run out of."""
+    """A learned position embedding has one row per position; RoPE has no table and no such limit."""
     model, seq = facts.recipe.model, facts.recipe.batch.seq_length
     if model.position_embedding_type == "learned_absolute":
         rows = model.max_position_embeddings
@@ -233,19 +233,19 @@ def positions_reach(facts: Facts) -> Iterator[Finding]:
         near = sorted(pairs, key=lambda k: abs(2 * k - model.head_dim * model.rotary_percent))[:6]
         yield Finding(
             "model.rotary_percent",
-            f"RoPE must turn an even number of the {model.head_dim} channels of a head, at least 2",
+            f"RoPE must rotate an even number of the {model.head_dim} channels of a head, at least 2",
             (_share(2 * k, model.head_dim) for k in near),
         )
 
 
 def _share(channels: int, of: int) -> float:
-    """A fraction of ``of`` that ``int`` cuts to ``channels``: the exact one can fall a rounding error short."""
+    """A fraction of ``of`` that ``int`` truncates to ``channels``: rounding can make the exact quotient too small."""
     exact = channels / of
     return exact if int(of * exact) == channels else (channels + 0.5) / of
 
 
 def full_recompute_is_complete(facts: Facts) -> Iterator[Finding]:
-    """megatron-core: full recomputation says a method and how many layers; the other granularities say neither."""
+    """megatron-core: full recomputation needs a method and a number of layers; other granularities allow neither."""
     rec = facts.recipe.recompute
     if rec.granularity == AUTO:
         return
@@ -261,9 +261,9 @@ def full_recompute_is_complete(facts: Facts) -> Iterator[Finding]:
 
 
 def recompute_fits_chunk(facts: Facts) -> Iterator[Finding]:
-    """Layers are recomputed within a model chunk: ``block`` so many of each, ``uniform`` in groups of so many.
+    """Layers are recomputed within a model chunk: ``block``: num_layers per chunk, ``uniform``: groups of num_layers.
 
-    megatron-core's uniform loop reads past the last layer when the groups do not come out even.
+    megatron-core's uniform loop reads past the last layer when the last group is not full.
     """
     rec, chunks = facts.recipe.recompute, _chunks(facts)
     if rec.granularity != "full" or rec.num_layers is None or not chunks:
@@ -282,7 +282,7 @@ def recompute_fits_chunk(facts: Facts) -> Iterator[Finding]:
 
 
 def _chunks(facts: Facts) -> set[int]:
-    """The numbers of layers that model chunks have; empty when unknown."""
+    """Numbers of layers per model chunk; empty when unknown."""
     par, counts = facts.recipe.parallelism, _counted(facts)
     if counts is None or facts.vpp is None or facts.pp is None:
         return set()

@@ -10,7 +10,7 @@ from colosseum.recipe.rules_base import Facts, Finding, Rule, multiples
 from colosseum.recipe.schema import AUTO
 
 FP8_UNIT = 16
-"""Transformer Engine: both dimensions of an FP8 GEMM operand divide by 16 (the rows of a local one by 8)."""
+"""Transformer Engine: both dimensions of an FP8 GEMM operand are multiples of 16 (rows of a local operand: 8)."""
 
 
 # --- FP8 ---------------------------------------------------------------------------------------------------------
@@ -24,7 +24,7 @@ def fp8_needs_tensor_cores(facts: Facts) -> Iterator[Finding]:
 
 
 def blockwise_needs_hopper(facts: Facts) -> Iterator[Finding]:
-    """Transformer Engine has GEMMs of 128 x 128 scaling blocks from compute capability 9.0 on."""
+    """Transformer Engine's GEMMs with 128 x 128 scaling blocks need compute capability 9.0."""
     hardware = facts.recipe.hardware
     capability = hardware.compute_capability
     if facts.recipe.precision.fp8 == "blockwise" and capability is not None and capability < 9.0:
@@ -33,14 +33,14 @@ def blockwise_needs_hopper(facts: Facts) -> Iterator[Finding]:
 
 
 def fp8_computes_in_bf16(facts: Facts) -> Iterator[Finding]:
-    """What FP8 does not cover (norms, attention, head) runs in BF16; Megatron offers FP8 with 16-bit dtypes only."""
+    """Norms, attention and head run in BF16 also with FP8; Megatron supports FP8 with 16-bit dtypes only."""
     precision = facts.recipe.precision
     if precision.fp8 != "none" and precision.dtype == "fp32":
         yield Finding("precision.dtype", "must be bf16 with FP8", ("bf16",))
 
 
 def fp8_options_need_fp8(facts: Facts) -> Iterator[Finding]:
-    """megatron-core refuses FP8 weights without FP8; layers kept in BF16 would be silently meaningless."""
+    """megatron-core refuses FP8 weights without FP8; bf16_layers would have no effect."""
     precision = facts.recipe.precision
     if precision.fp8 != "none":
         return
@@ -52,7 +52,7 @@ def fp8_options_need_fp8(facts: Facts) -> Iterator[Finding]:
 
 
 def bf16_layers_fit(facts: Facts) -> Iterator[Finding]:
-    """megatron-core: delayed scaling keeps no layer in BF16; other recipes at most a pipeline rank's layers an end."""
+    """megatron-core: no BF16 layers with delayed scaling; otherwise at most one pipeline rank's layers at each end."""
     precision = facts.recipe.precision
     if precision.fp8 == "none":
         return
@@ -60,7 +60,7 @@ def bf16_layers_fit(facts: Facts) -> Iterator[Finding]:
     for end in ("first", "last"):
         count = getattr(precision.bf16_layers, end)
         if count and precision.fp8 == "delayed":
-            yield Finding(f"precision.bf16_layers.{end}", "must be 0 with delayed scaling; tensorwise can", (0,))
+            yield Finding(f"precision.bf16_layers.{end}", "must be 0 with delayed scaling; tensorwise allows it", (0,))
         elif count > most:
             yield Finding(f"precision.bf16_layers.{end}", f"must be at most {most}, a pipeline rank's layers", (most,))
 
@@ -72,30 +72,30 @@ def delayed_keeps_layernorm(facts: Facts) -> Iterator[Finding]:
         return
     if "layernorm" in recompute.modules:
         rest = tuple(m for m in recompute.modules if m != "layernorm") or ("core_attn",)
-        yield Finding("recompute.modules", "must not hold layernorm with delayed scaling", (rest,))
+        yield Finding("recompute.modules", "must not include layernorm with delayed scaling", (rest,))
 
 
 def fp8_dimensions(facts: Facts) -> Iterator[Finding]:
-    """GEMM dimensions of an FP8 layer divide by 16 on every rank."""
+    """GEMM dimensions of an FP8 layer are multiples of 16 on every rank."""
     recipe, tp = facts.recipe, facts.tp or 1
     if recipe.precision.fp8 == "none":
         return
     model = recipe.model
     if model.hidden_size % FP8_UNIT:
         unit = FP8_UNIT if model.kv_channels else lcm(FP8_UNIT, model.num_attention_heads)
-        yield Finding("model.hidden_size", "must divide by 16 in FP8", multiples(model.hidden_size, unit))
+        yield Finding("model.hidden_size", "must be a multiple of 16 in FP8", multiples(model.hidden_size, unit))
     if model.ffn % (FP8_UNIT * tp):
         tries = multiples(model.ffn, FP8_UNIT * tp)
-        yield Finding("model.ffn_hidden_size", f"must divide by 16 * tp = {FP8_UNIT * tp} in FP8", tries)
+        yield Finding("model.ffn_hidden_size", f"must be a multiple of 16 * tp = {FP8_UNIT * tp} in FP8", tries)
     wide = model.num_attention_heads * model.head_dim
     keys = model.query_groups * model.head_dim
     if wide % (FP8_UNIT * tp) or (wide + 2 * keys) % (FP8_UNIT * tp):
-        rule = f"heads * kv_channels = {wide}, and {2 * keys} for keys and values, must divide by 16 * tp in FP8"
+        rule = f"heads * kv_channels = {wide}, and {2 * keys} for keys and values, must be multiples of 16 * tp in FP8"
         yield Finding("model.kv_channels", rule, multiples(model.head_dim, FP8_UNIT))
 
 
 def fp8_tokens(facts: Facts) -> Iterator[Finding]:
-    """A rank's tokens are a GEMM dimension too: 16 divides them, 8 a sequence-parallel rank's; each CP rank's apart."""
+    """The tokens of a CP rank are a GEMM dimension too: a multiple of 16, and of 8 on each sequence-parallel rank."""
     recipe, cp, tp, mbs = facts.recipe, facts.cp, facts.tp, facts.mbs
     if recipe.precision.fp8 == "none" or cp is None or tp is None or mbs is None:
         return
@@ -107,7 +107,7 @@ def fp8_tokens(facts: Facts) -> Iterator[Finding]:
     if tokens % unit or seq * mbs % share:
         rule = f"must be a multiple of 16 * cp = {FP8_UNIT * cp} in FP8"
         if share > 1:
-            rule += f", and of {rows} * tp * cp = {share} with sequence parallelism (mbs counts)"
+            rule += f", and mbs * seq_length of {rows} * tp * cp = {share} with sequence parallelism"
         yield Finding("batch.seq_length", rule, multiples(seq, lcm(unit, share)))
 
 
@@ -115,7 +115,7 @@ def fp8_tokens(facts: Facts) -> Iterator[Finding]:
 
 
 def fp32_reduces_in_fp32(facts: Facts) -> Iterator[Finding]:
-    """Main gradients are never coarser than what an FP32 model computes."""
+    """Main gradients of an FP32 model are FP32."""
     precision = facts.recipe.precision
     if precision.dtype == "fp32" and precision.grad_reduce_dtype == "bf16":
         yield Finding("precision.grad_reduce_dtype", "must be fp32 with dtype fp32", ("fp32", AUTO))
@@ -128,7 +128,7 @@ def bf16_moments_need_sharding(facts: Facts) -> Iterator[Finding]:
 
 
 def fp8_weights_need_fp32_moments(facts: Facts) -> Iterator[Finding]:
-    """Transformer Engine's Adam that writes FP8 weights takes FP32 moments only (multi_tensor/adam.cu)."""
+    """Transformer Engine's Adam for FP8 weights supports FP32 moments only (multi_tensor/adam.cu)."""
     precision = facts.recipe.precision
     if precision.fp8 != "none" and precision.fp8_params is not False and precision.moments_dtype == "bf16":
         yield Finding("precision.moments_dtype", "must be fp32 with FP8 weights (precision.fp8_params)", ("fp32",))
@@ -136,7 +136,7 @@ def fp8_weights_need_fp32_moments(facts: Facts) -> Iterator[Finding]:
 
 
 def param_gather_needs_sharding(facts: Facts) -> Iterator[Finding]:
-    """Only a distributed optimizer gathers parameters, and Megatron overlaps that only beside gradient overlap."""
+    """Only a distributed optimizer gathers parameters; Megatron overlaps this only together with grad_reduce."""
     overlap = facts.recipe.overlap
     if overlap.param_gather is not True:
         return
@@ -162,7 +162,7 @@ def tp_overlap_needs_sequence_parallel(facts: Facts) -> Iterator[Finding]:
 def pipeline_sends(facts: Facts) -> Iterator[Finding]:
     """Sends are batched or overlapped, not both; megatron-core overlaps them in the interleaved schedule only.
 
-    Interleaving over two ranks without overlap is refused by Megatron-LM: both directions meet the same peer.
+    Megatron-LM refuses interleaving over two ranks without overlap: both directions have the same peer.
     """
     overlap, interleaved = facts.recipe.overlap, None if facts.vpp is None else facts.vpp > 1
     p2p = interleaved if overlap.p2p == AUTO else overlap.p2p
@@ -175,7 +175,7 @@ def pipeline_sends(facts: Facts) -> Iterator[Finding]:
 
 
 def deferral_needs_pipeline(facts: Facts) -> Iterator[Finding]:
-    """The head's weight gradients fill the pipeline's drain; they accumulate in the fused kernel's buffer."""
+    """The head's weight gradients are computed in the pipeline's cooldown, with the fused accumulation kernel."""
     recipe = facts.recipe
     if not recipe.overlap.defer_embedding_wgrad_compute:
         return
@@ -186,13 +186,13 @@ def deferral_needs_pipeline(facts: Facts) -> Iterator[Finding]:
 
 
 def deterministic_forbids_fused_loss(facts: Facts) -> Iterator[Finding]:
-    """The fused cross-entropy adds in no fixed order."""
+    """The fused cross-entropy sums in no fixed order."""
     if facts.recipe.train.deterministic and facts.recipe.fusion.cross_entropy:
-        yield Finding("fusion.cross_entropy", "must be false when train.deterministic", (False,))
+        yield Finding("fusion.cross_entropy", "must be false when train.deterministic is true", (False,))
 
 
 def rope_fusion_needs_rope(facts: Facts) -> Iterator[Finding]:
-    """A fused RoPE without RoPE would be silently nothing."""
+    """RoPE fusion without RoPE would have no effect."""
     recipe = facts.recipe
     if recipe.fusion.rope and recipe.model.position_embedding_type != "rope":
         yield Finding("fusion.rope", "needs model.position_embedding_type rope", (False,))
@@ -202,7 +202,7 @@ def rope_fusion_needs_rope(facts: Facts) -> Iterator[Finding]:
 
 
 def cpu_has_no_cuda_kernels(facts: Facts) -> Iterator[Finding]:
-    """Fused kernels, userbuffers, FP8 and the clock slider are CUDA's; BF16 moments are Transformer Engine's."""
+    """Fused kernels, userbuffers, FP8 and vboost need CUDA; BF16 moments need Transformer Engine."""
     recipe = facts.recipe
     if recipe.hardware.kind != "cpu":
         return
@@ -211,9 +211,9 @@ def cpu_has_no_cuda_kernels(facts: Facts) -> Iterator[Finding]:
         if getattr(recipe.fusion, name):
             yield Finding(f"fusion.{name}", rule, (False,))
     if recipe.overlap.tp_comm is True:
-        yield Finding("overlap.tp_comm", "must be false on a CPU: userbuffers are CUDA's", (False,))
+        yield Finding("overlap.tp_comm", "must be false on a CPU: userbuffers need CUDA", (False,))
     if recipe.precision.moments_dtype == "bf16":
-        yield Finding("precision.moments_dtype", "must be fp32 on a CPU: Transformer Engine keeps bf16", ("fp32",))
+        yield Finding("precision.moments_dtype", "must be fp32 on a CPU: bf16 needs Transformer Engine", ("fp32",))
     if recipe.precision.fp8 != "none" and recipe.hardware.peak_flops.fp8 is not None:
         yield Finding("precision.fp8", "must be none on a CPU", ("none",))
     if recipe.resources.vboost:
@@ -221,7 +221,7 @@ def cpu_has_no_cuda_kernels(facts: Facts) -> Iterator[Finding]:
 
 
 def cpu_interleaves_with_overlap(facts: Facts) -> Iterator[Finding]:
-    """Over gloo the interleaved schedule with batched sends gives wrong losses without an error: measured."""
+    """Over gloo the interleaved schedule with batched sends gives wrong losses without an error (measured)."""
     overlap = facts.recipe.overlap
     if facts.recipe.hardware.kind != "cpu" or (facts.vpp or 1) == 1:
         return

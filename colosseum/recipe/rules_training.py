@@ -17,30 +17,30 @@ SHARE = re.compile(r"\d{1,9}(\.\d{1,9})?")
 
 
 def one_length(facts: Facts) -> Iterator[Finding]:
-    """Two lengths would contradict each other; none is a run without an end."""
+    """A run has exactly one length."""
     train = facts.recipe.train
     named = [n for n in ("steps", "tokens", "epochs") if getattr(train, n) is not None]
-    rule = "exactly one of train.steps, train.tokens and train.epochs says how long to train"
+    rule = "set exactly one of train.steps, train.tokens and train.epochs"
     if not named:
         yield Finding("train.steps", rule)
     if len(named) > 1:
         for name in named:
-            yield Finding(f"train.{name}", f"{rule}; ~train.{name} drops this one", (None,))
+            yield Finding(f"train.{name}", f"{rule}; ~train.{name} removes this one", (None,))
 
 
 def epochs_need_rows(facts: Facts) -> Iterator[Finding]:
-    """An epoch is a pass over the rows of an alignment file; a blend of token streams has none."""
+    """An epoch is a pass over the rows of an SFT or DPO file; a blend of token streams has no epochs."""
     recipe = facts.recipe
     if recipe.train.epochs is None:
         return
     if recipe.task.kind == "cpt":
-        yield Finding("train.epochs", "counts passes over a file of sft or dpo; cpt takes steps or tokens", (None,))
+        yield Finding("train.epochs", "is for sft and dpo; cpt uses train.steps or train.tokens", (None,))
     elif recipe.data.train is None and recipe.data.train_samples is None:
         yield Finding("train.epochs", "needs data.train or data.train_samples", (None,))
 
 
 def length_is_a_step(facts: Facts) -> Iterator[Finding]:
-    """The tokens or epochs make at least one step."""
+    """train.tokens is at least one step."""
     recipe = facts.recipe
     if facts.total_steps != 0:
         return
@@ -51,14 +51,14 @@ def length_is_a_step(facts: Facts) -> Iterator[Finding]:
 
 
 def warmup_ends(facts: Facts) -> Iterator[Finding]:
-    """megatron-core's scheduler wants the warm-up shorter than the run."""
+    """megatron-core's scheduler requires the warm-up to be shorter than the run."""
     warmup, total = facts.recipe.optimizer.warmup_steps, facts.total_steps
     if total is not None and total > 0 and warmup >= total:
         yield Finding("optimizer.warmup_steps", f"must be less than the {total} steps of the run", (total // 10, 0))
 
 
 def rates_fall(facts: Facts) -> Iterator[Finding]:
-    """The schedule goes down from lr to min_lr."""
+    """The schedule decays from lr to min_lr."""
     optimizer = facts.recipe.optimizer
     if optimizer.min_lr > optimizer.lr:
         yield Finding("optimizer.min_lr", f"must be at most optimizer.lr = {optimizer.lr:g}", (optimizer.lr, 0.0))
@@ -68,7 +68,7 @@ def rates_fall(facts: Facts) -> Iterator[Finding]:
 
 
 def data_of_task(facts: Facts) -> Iterator[Finding]:
-    """cpt reads a blend of token streams (none is enough to plan), sft and dpo read JSONL files."""
+    """cpt reads a blend of token streams (may be empty for a plan), sft and dpo read JSONL files."""
     recipe = facts.recipe
     data = recipe.data
     if recipe.task.kind == "cpt":
@@ -80,30 +80,30 @@ def data_of_task(facts: Facts) -> Iterator[Finding]:
         yield Finding("data.blend", f"is for cpt; {recipe.task.kind} reads data.train", ((),))
     for name in ("eod_mask_loss", "reset_position_ids", "reset_attention_mask"):
         if getattr(data, name):
-            yield Finding(f"data.{name}", f"is for the token streams of cpt; {recipe.task.kind} has rows", (False,))
+            yield Finding(f"data.{name}", f"is for the token streams of cpt; {recipe.task.kind} reads rows", (False,))
     if data.train is None and data.train_samples is None:
-        yield Finding("data.train", f"{recipe.task.kind} needs a JSONL file (data.train_samples is enough to plan)")
+        yield Finding("data.train", f"{recipe.task.kind} needs a JSONL file (for a plan, data.train_samples is enough)")
 
 
 def split_has_shares(facts: Facts) -> Iterator[Finding]:
-    """Megatron's split: shares of training, validation and test, of which training has some."""
+    """Megatron's split: shares of training, validation and test; the training share is above 0."""
     split, steps = facts.recipe.data.split, facts.recipe.train.val_steps
     parts = [part.strip() for part in split.split(",")]
     if len(parts) != 3 or not all(SHARE.fullmatch(part) for part in parts) or float(parts[0]) <= 0:
         yield Finding("data.split", "must be three numbers, the first above 0, such as 99,1,0", ("99,1,0",))
     elif facts.recipe.data.blend and steps and float(parts[1]) <= 0:
-        yield Finding("train.val_steps", f"must be 0: data.split = {split} leaves nothing to validate on", (0,))
+        yield Finding("train.val_steps", f"must be 0: data.split = {split} has no validation share", (0,))
 
 
 def validation_has_rows(facts: Facts) -> Iterator[Finding]:
-    """Validation of an alignment task reads its own file."""
+    """sft and dpo validate on data.validation."""
     recipe = facts.recipe
     if recipe.task.kind != "cpt" and recipe.data.train and recipe.train.val_steps and recipe.data.validation is None:
         yield Finding("train.val_steps", "must be 0 without data.validation", (0,))
 
 
 def rows_fill_a_step(facts: Facts) -> Iterator[Finding]:
-    """Fewer rows than a global batch never make a step."""
+    """The training file has at least one global batch."""
     data, gbs = facts.recipe.data, facts.recipe.batch.gbs
     if facts.recipe.task.kind != "cpt" and data.train_samples is not None and data.train_samples < gbs:
         unit = (facts.dp or 1) * (facts.mbs or 1)
@@ -115,7 +115,7 @@ def rows_fill_a_step(facts: Facts) -> Iterator[Finding]:
 
 
 def text_needs_tokenizer(facts: Facts) -> Iterator[Finding]:
-    """sft and dpo start from text; a blend is token ids already."""
+    """sft and dpo tokenize text; a blend already holds token ids."""
     recipe = facts.recipe
     tokenizer, kind = recipe.tokenizer, recipe.task.kind
     if kind == "cpt":
@@ -127,7 +127,7 @@ def text_needs_tokenizer(facts: Facts) -> Iterator[Finding]:
 
 
 def logprob_batches(facts: Facts) -> Iterator[Finding]:
-    """The log-prob pass of DPO cuts a replica's pairs into its own microbatches."""
+    """The log-prob pass of DPO splits a replica's pairs into micro-batches of logprob_mbs."""
     task = facts.recipe.task
     if task.kind != "dpo" or task.logprob_mbs is None or facts.dp is None or facts.recipe.batch.gbs % facts.dp:
         return
@@ -135,7 +135,7 @@ def logprob_batches(facts: Facts) -> Iterator[Finding]:
     if pairs % task.logprob_mbs:
         yield Finding(
             "task.logprob_mbs",
-            f"must divide gbs / dp = {pairs} pairs a replica",
+            f"must divide gbs / dp = {pairs} pairs per replica",
             (*divisors(pairs, task.logprob_mbs), None),
         )
 
@@ -149,21 +149,21 @@ def source_is_readable(facts: Facts) -> Iterator[Finding]:
     for prefix, pattern, shape in (("run:", RUN, "run:RUN[@STEP]"), ("stage:", STAGE, "stage:NAME")):
         if source.startswith(prefix) and not pattern.fullmatch(source):
             bare = re.sub(r"[^A-Za-z0-9._-]", "", source.removeprefix(prefix).split("@")[0]).lstrip("._-")[:64]
-            yield Finding("checkpoint.from", f"must read {shape}", (prefix + bare,) if bare else ())
+            yield Finding("checkpoint.from", f"must have the form {shape}", (prefix + bare,) if bare else ())
 
 
 def load_has_weights(facts: Facts) -> Iterator[Finding]:
-    """A checkpoint is loaded for its weights; each part is named once."""
+    """Weights are always loaded; each part is listed once."""
     checkpoint = facts.recipe.checkpoint
     parts = tuple(dict.fromkeys(checkpoint.load))
     if len(parts) < len(checkpoint.load):
-        yield Finding("checkpoint.load", "must name each part once", (parts,))
+        yield Finding("checkpoint.load", "must list each part once", (parts,))
     elif checkpoint.source != "none" and "weights" not in parts:
-        yield Finding("checkpoint.load", "must hold weights", (("weights", *parts),))
+        yield Finding("checkpoint.load", "must include weights", (("weights", *parts),))
 
 
 def kept_steps_are_saved(facts: Facts) -> Iterator[Finding]:
-    """Only steps divisible by every_steps are saved, so only those can be kept."""
+    """Only steps divisible by every_steps are saved."""
     checkpoint = facts.recipe.checkpoint
     if checkpoint.keep_every is not None and checkpoint.keep_every % checkpoint.every_steps:
         yield Finding(

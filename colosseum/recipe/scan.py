@@ -1,7 +1,7 @@
-"""YAML as data only: one file or word becomes plain values and the line of each, within bounds.
+"""Read YAML as data only: plain values and the line of each, with size limits.
 
-The text is read as a flat stream of events, so neither nesting nor aliases can exhaust stack, memory or time. Tags,
-duplicate keys, merge keys and interpolation other than ``${a.b.c}`` are faults; nothing is ever constructed or run.
+The text is read as a flat stream of events, so nesting and aliases cannot exhaust stack, memory or time. Tags,
+duplicate keys, merge keys and interpolation other than ``${a.b.c}`` are faults; no object is constructed, no code run.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ MAX_NODES = 10_000
 MAX_ALIASES = 100
 MAX_DEPTH = 32
 REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*)\}")
-REFERENCE_RULE = "a reference must be ${section.key}; environment variables and other resolvers are not read"
+REFERENCE_RULE = "a reference must be ${section.key}; environment variables and other resolvers are not supported"
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _scalars = yaml.constructor.SafeConstructor()
 _resolver: Any = yaml.resolver.Resolver()
-# YAML 1.1 asks for a dot in 1e-5; everybody else reads it as a number. So text of this form is written in quotes.
+# YAML 1.1 reads 1e-5 (no dot) as text, other parsers as a number. So text of this form is written in quotes.
 EXPONENT = re.compile(r"[-+]?\d[\d_]*(?:\.\d*)?[eE][-+]?\d+")
 
 Path_ = tuple[str, ...]
@@ -33,21 +33,21 @@ Path_ = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scanned:
-    """What one text says."""
+    """The content of one YAML text."""
 
     data: Any
-    """dict (keys are always str), list or scalar; None for an empty text."""
+    """dict (keys are always str), list or scalar; None for empty text."""
     lines: dict[Path_, int]
-    """0-based line of every value; list items are named by their index."""
+    """0-based line of every value; a list item's key is its index."""
     faults: tuple[Fault, ...]
-    """Faults that do not hinder reading on."""
+    """Faults that do not stop the reader."""
 
 
 def read_text(path: Path, shown: str) -> str:
     """The text of a YAML file.
 
     Raises:
-        RefusedInput: it is missing, no regular file, unreadable, larger than 1 MB or not UTF-8.
+        RefusedInput: the file is missing, not a regular file, unreadable, larger than 1 MB or not UTF-8.
     """
     try:
         if not path.is_file():
@@ -93,7 +93,7 @@ def scan(text: str, shown: str, *, where: str | None = None, max_nodes: int = MA
     """Read one YAML document; ``shown`` names the file in faults (``where`` replaces ``file:line``).
 
     Raises:
-        RefusedInput: broken syntax, or more than the bounds allow.
+        RefusedInput: a syntax error, or a limit is exceeded.
     """
     reader = _Reader(shown, where, max_nodes)
     try:
@@ -103,13 +103,13 @@ def scan(text: str, shown: str, *, where: str | None = None, max_nodes: int = MA
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "unreadable text"
         line = mark.line if mark is not None else text.count("\n", 0, getattr(error, "position", 0) or 0)
-        raise RefusedInput([reader.fault((), None, f"broken YAML: {problem}", line)]) from None
+        raise RefusedInput([reader.fault((), None, f"invalid YAML: {problem}", line)]) from None
     return Scanned(data=reader.root, lines=reader.lines, faults=tuple(reader.faults))
 
 
 @dataclass(slots=True)
 class _Open:
-    """A mapping or sequence whose end has not come yet."""
+    """A mapping or sequence whose end event was not read yet."""
 
     value: dict[str, Any] | list[Any]
     path: Path_
@@ -164,7 +164,7 @@ class _Reader:
     def _count(self, nodes: int, line: int) -> None:
         self.nodes += nodes
         if self.nodes > self.max_nodes:
-            self.stop(f"a YAML file must not hold more than {self.max_nodes:,} values, aliases counted in full", line)
+            self.stop(f"a YAML file must not hold more than {self.max_nodes:,} values, with aliases expanded", line)
 
     def _alias(self, anchor: Any, line: int) -> None:
         self.aliases += 1
@@ -172,7 +172,7 @@ class _Reader:
             self.stop(f"a YAML file must not hold more than {MAX_ALIASES} aliases", line)
         target = self.anchors.get(anchor)
         if target is None:
-            self.stop(f"the alias *{anchor[:64]} must follow its complete anchor", line)
+            self.stop(f"the alias *{anchor[:64]} must come after the whole value of its anchor", line)
             return
         self._count(target.nodes, line)
         if self.stack and isinstance(self.stack[-1].value, dict) and self.stack[-1].key is None:
@@ -203,14 +203,14 @@ class _Reader:
     def _key(self, top: _Open, key: str, line: int) -> None:
         path = (*top.path, key)
         if key == "<<":
-            self.faults.append(self.fault(path, None, "merge keys are not read; use a defaults list", line))
+            self.faults.append(self.fault(path, None, "merge keys are not supported; use a defaults list", line))
         elif key == "_target_":
             self.faults.append(self.fault(path, None, "a recipe is data: _target_ is refused", line))
         elif "${" in key:
-            self.faults.append(self.fault(path, None, "a key must not hold a reference", line))
+            self.faults.append(self.fault(path, None, "a key must not contain a reference", line))
         if key in top.value:
             earlier = self.lines.get(path, line) + 1
-            self.faults.append(self.fault(path, None, f"the key stands twice, first in line {earlier}", line))
+            self.faults.append(self.fault(path, None, f"duplicate key, first set in line {earlier}", line))
         self.lines[path] = line
         top.key = key
 
@@ -238,7 +238,7 @@ class _Reader:
 
     def _place(self, value: Any, line: int) -> None:
         path = self._path_of_next()
-        self.lines.setdefault(path, line)  # a key has noted its own line already
+        self.lines.setdefault(path, line)  # the line of a key is already recorded
         if not self.stack:
             self.root = value
             return

@@ -1,7 +1,7 @@
 """The Recipe: one frozen, typed description of one training stage. Unknown keys are refused.
 
-Field names follow megatron-core where it has one. Foreign names live in ``engines/`` only.
-Cross-field rules stand in ``rules.py``; this file knows types, ranges and defaults.
+Field names follow megatron-core where it has one. Names of other frameworks are in ``engines/`` only.
+This file defines types, ranges and defaults; cross-field rules are in ``rules.py``.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,12
 
 
 GpuRequest = Annotated[str, StringConstraints(pattern=r"^(none|(gres|gpus-per-node)(:[A-Za-z0-9_.-]{1,64})?)$")]
-"""How a job asks for GPUs: ``gres:h100`` is ``--gres=gpu:h100:8``; likewise ``gpus-per-node:h100``."""
+"""How a job requests GPUs: ``gres:h100`` is ``--gres=gpu:h100:8``; likewise ``gpus-per-node:h100``."""
 
 
 class Section(BaseModel):
-    """A frozen part of a recipe. Strict: ``"8"`` is no number, ``true`` is no count, ``no`` is no text."""
+    """A frozen part of a recipe. Strict types: ``"8"`` is not a number, ``true`` not an integer, ``no`` not text."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
@@ -72,7 +72,7 @@ class ChatTokens(Section):
 
 ChatTemplate = Annotated[
     Literal["chat_tokens", "tokenizer"],
-    Field(description="who writes the chat: chat_tokens, or the Hugging Face chat template beside tokenizer.path"),
+    Field(description="chat_tokens, or tokenizer: the Hugging Face chat template in the folder of tokenizer.path"),
 ]
 
 
@@ -84,7 +84,7 @@ class SftTask(Section):
     template: ChatTemplate = "chat_tokens"
     chat_tokens: ChatTokens = ChatTokens()
     shuffle: bool = True
-    num_workers: Whole = Field(0, description="data loader processes a rank")
+    num_workers: Whole = Field(0, description="data loader processes per rank")
 
 
 class DpoTask(Section):
@@ -93,15 +93,16 @@ class DpoTask(Section):
     kind: Literal["dpo"]
     beta: Positive = Field(0.2, description="strength of the KL penalty to the reference policy")
     loss: Literal["dpo", "ipo", "ipo_by_token", "rpo_bwd_kl", "rpo_fwd_kl", "rpo_sq"] = Field(
-        "dpo", description="ipo is of sums over a response's tokens, ipo_by_token of means"
+        "dpo", description="ipo sums over the tokens of a response, ipo_by_token averages"
     )
     reference: Literal["precomputed", "resident", "host"] = Field(
-        "host", description="reference log-probs: precomputed, a resident copy, or one swapped in from host"
+        "host",
+        description="reference policy: log-probs precomputed, a resident copy, or a copy swapped in from host memory",
     )
     reference_from: Text | None = Field(
-        None, description="path or run:RUN[@STEP] of the reference policy; null = what checkpoint.from names"
+        None, description="path or run:RUN[@STEP] of the reference policy; null = checkpoint.from"
     )
-    sft_weight: Rate = Field(0.0, description="weight of an added SFT term on the chosen response")
+    sft_weight: Rate = Field(0.0, description="weight of an additional SFT loss on the chosen response")
     average_log_probs: bool = Field(False, description="divide log-probs by the response length")
     logprob_mbs: Count | None = Field(None, description="micro-batch (pairs) of the log-prob pass; null = batch.mbs")
     template: ChatTemplate = "chat_tokens"
@@ -114,7 +115,7 @@ Task = Annotated[CptTask | SftTask | DpoTask, Field(discriminator="kind")]
 
 
 class Model(Section):
-    """A dense GPT, by megatron-core's names."""
+    """A dense GPT; field names are megatron-core's."""
 
     num_layers: Annotated[int, Field(ge=1, le=10**5)]
     hidden_size: Count
@@ -157,7 +158,7 @@ class Model(Section):
 
     @property
     def is_swiglu(self) -> bool:
-        """Whether bias and activation are one kernel on a GPU: megatron-core's own is kept for SwiGLU alone."""
+        """Whether the activation is SwiGLU: only then megatron-core's fused bias and activation kernel is used."""
         return self.gated_linear_unit and self.activation_func == "silu"
 
     def padded_vocab(self, tp: int) -> int:
@@ -168,7 +169,7 @@ class Model(Section):
 
 class Tokenizer(Section):
     kind: Literal["tokenizer_json", "sentencepiece", "null"] = Field(
-        "tokenizer_json", description='"null": token ids are the data, no text (quote it: bare null is YAML\'s nothing)'
+        "tokenizer_json", description='"null" (with quotes, bare null is no value in YAML): the data are token ids'
     )
     path: Text | None = Field(None, description="tokenizer.json or SentencePiece .model")
     eod: Token = Field("<|endoftext|>", description="end-of-document token")
@@ -176,16 +177,16 @@ class Tokenizer(Section):
 
 class BlendEntry(Section):
     path: Text = Field(description="prefix of a Megatron .bin/.idx pair")
-    weight: Positive = Field(description="share of samples; weights need not add up to 1")
+    weight: Positive = Field(description="relative share of samples; the weights need not sum to 1")
     tags: tuple[Text, ...] = ()
 
 
 class Data(Section):
-    blend: tuple[BlendEntry, ...] = Field((), description="cpt: indexed datasets, sampled by weight, cut by split")
+    blend: tuple[BlendEntry, ...] = Field((), description="cpt: indexed datasets, sampled by weight, divided by split")
     train: Text | None = Field(None, description="sft, dpo: JSONL file")
     validation: Text | None = Field(None, description="sft, dpo: JSONL file")
-    train_samples: Count | None = Field(None, description="rows of the training file, for a plan before it exists")
-    cache_dir: Text | None = Field(None, description="index cache; null = beside the run")
+    train_samples: Count | None = Field(None, description="rows of the training file; to plan before it exists")
+    cache_dir: Text | None = Field(None, description="folder of index caches; null = in the run folder")
     split: Text = Field("99,1,0", description="train, validation, test shares of a blend")
     eod_mask_loss: bool = False
     reset_position_ids: bool = False
@@ -194,8 +195,8 @@ class Data(Section):
 
 
 class Batch(Section):
-    gbs: Count = Field(description="sequences (cpt, sft) or pairs (dpo) a step")
-    mbs: CountOrAuto = Field(1, description="sequences or pairs a microbatch")
+    gbs: Count = Field(description="global batch size: sequences (cpt, sft) or pairs (dpo) per step")
+    mbs: CountOrAuto = Field(1, description="micro-batch size: sequences or pairs")
     seq_length: Count
 
 
@@ -207,7 +208,7 @@ class Parallelism(Section):
 
     tp: CountOrAuto = 1
     pp: CountOrAuto = 1
-    vpp: CountOrAuto = Field(1, description="model chunks a pipeline rank; 1 = not interleaved (engines' null)")
+    vpp: CountOrAuto = Field(1, description="model chunks per pipeline rank (virtual pipeline); 1 = not interleaved")
     cp: CountOrAuto = 1
     sequence_parallel: BoolOrAuto = Field(AUTO, description="auto = tp > 1")
     first_stage_layers: Count | None = None
@@ -235,7 +236,7 @@ class Precision(Section):
     dtype: Literal["bf16", "fp32"] = "bf16"
     fp8: Literal["none", "delayed", "tensorwise", "blockwise"] = Field("none", description="scaling recipe")
     fp8_format: Literal["hybrid", "e4m3"] = "hybrid"
-    fp8_params: BoolOrAuto = Field(False, description="keep and gather weights in FP8; auto = with FP8")
+    fp8_params: BoolOrAuto = Field(False, description="store and gather weights in FP8; auto = with FP8")
     fp8_wgrad: bool = Field(True, description="weight gradients in FP8")
     fp8_margin: Whole = 0
     fp8_interval: Count = 1
@@ -243,7 +244,7 @@ class Precision(Section):
     fp8_amax_compute_algo: Literal["max", "most_recent"] = "max"
     bf16_layers: Bf16Layers = Bf16Layers()
     grad_reduce_dtype: Literal["bf16", "fp32", "auto"] = Field(AUTO, description="main gradients; auto = planner")
-    moments_dtype: Literal["fp32", "bf16"] = Field("fp32", description="Adam's m and v")
+    moments_dtype: Literal["fp32", "bf16"] = Field("fp32", description="dtype of Adam's m and v")
 
 
 class Optimizer(Section):
@@ -261,7 +262,7 @@ class Optimizer(Section):
 
 
 class Train(Section):
-    """Exactly one of steps, tokens, epochs says how long."""
+    """Length (exactly one of steps, tokens, epochs), validation, logging, seed."""
 
     steps: Count | None = None
     tokens: Count | None = None
@@ -275,13 +276,13 @@ class Train(Section):
 
 class Overlap(Section):
     tp_comm: BoolOrAuto = Field(AUTO, description="TP collectives overlap GEMMs (userbuffers); auto = tp > 1 with SP")
-    tp_comm_cfg: Text | None = Field(None, description="userbuffers profile; null = the engine's default")
+    tp_comm_cfg: Text | None = Field(None, description="userbuffers configuration file; null = the engine's default")
     p2p: BoolOrAuto = Field(AUTO, description="overlap pipeline sends; auto = vpp > 1")
     batch_p2p: BoolOrAuto = Field(AUTO, description="batch pipeline sends; auto = not p2p")
     grad_reduce: BoolOrAuto = Field(AUTO, description="auto = dp * cp > 1")
     param_gather: BoolOrAuto = Field(AUTO, description="auto = with the distributed optimizer and grad_reduce")
     defer_embedding_wgrad_compute: bool = False
-    wgrad_deferral_limit: Whole = Field(0, description="microbatches whose embedding wgrad is deferred; 0 = all")
+    wgrad_deferral_limit: Whole = Field(0, description="micro-batches whose embedding wgrad is deferred; 0 = all")
 
 
 class Fusion(Section):
@@ -296,24 +297,24 @@ class Checkpoint(Section):
     format: Literal["torch_dist"] = "torch_dist"
     every_steps: Count = 100
     keep_last: Count | None = Field(None, description="null = keep all")
-    keep_every: Count | None = Field(None, description="besides keep_last, keep each step divisible by this")
-    async_save: bool = Field(False, alias="async", description="write while training goes on")
-    source: Text = Field("none", alias="from", description="path, run:RUN[@STEP], stage:NAME or none (fresh weights)")
+    keep_every: Count | None = Field(None, description="with keep_last, also keep each step divisible by this")
+    async_save: bool = Field(False, alias="async", description="write in the background during training")
+    source: Text = Field("none", alias="from", description="path, run:RUN[@STEP], stage:NAME or none (random weights)")
     load: tuple[Literal["weights", "optimizer", "data", "rng"], ...] = ("weights", "optimizer", "data", "rng")
 
 
 class Stability(Section):
     mode: Literal["off", "watch", "act"] = Field(
-        "act", description='NaN and inf in the loss: ignored, reported, or the run stops ("off" needs quotes in YAML)'
+        "act", description='NaN or inf in the loss: ignore, report, or stop the run ("off" needs quotes in YAML)'
     )
-    hang_timeout: Duration = Field("15m", description="a step or a save that takes longer ends the attempt as hung")
+    hang_timeout: Duration = Field("15m", description="a step or save that takes longer is a hang: the attempt ends")
 
 
 class Resources(Section):
-    gpus: int = Field(ge=1, le=10**7, description="ranks in all (processes on CPU)")
+    gpus: int = Field(ge=1, le=10**7, description="total number of GPUs = ranks (on a CPU: processes)")
     gpus_per_node: Count = 8
     time_limit: Duration = "4h"
-    vboost: bool = Field(False, description="raise the GPU's clock boost slider before training")
+    vboost: bool = Field(False, description="nvidia-smi boost-slider --vboost 1 before training")
 
 
 # --- where it runs -----------------------------------------------------------------------------------------------
@@ -328,13 +329,13 @@ class PeakFlops(Section):
 
 
 class Hardware(Section):
-    """One accelerator and its links; all rates a device."""
+    """One accelerator and its links; all rates are per device."""
 
     name: Name
     kind: Literal["gpu", "cpu"]
     compute_capability: Positive | None = Field(None, description="CUDA's, such as 9.0; null = unknown or no GPU")
     peak_flops: PeakFlops
-    memory_bytes: Count = Field(description="bytes the driver reports")
+    memory_bytes: Count = Field(description="memory as the driver reports it")
     memory_bytes_per_s: Positive
     nvlink_bytes_per_s: Positive | None = Field(None, description="one direction; null = none (PCIe)")
     nvlink_domain: Count = Field(8, description="devices that reach each other over NVLink")
@@ -347,11 +348,13 @@ class Paths(Section):
     data: Text = "data"
     runs: Text = "runs"
     scratch: Text | None = None
-    readable_by: Literal["owner", "group", "all"] = Field("group", description="who may read runs, but never change")
+    readable_by: Literal["owner", "group", "all"] = Field(
+        "group", description="who may read runs; only the owner writes"
+    )
 
     @property
     def umask(self) -> int:
-        """Mode bits that run folders and their files never have."""
+        """Permission bits to clear in run folders and their files."""
         return {"owner": 0o077, "group": 0o027, "all": 0o022}[self.readable_by]
 
 
@@ -366,7 +369,7 @@ class Container(Section):
 
 
 class Storage(Section):
-    write_bytes_per_s: Positive | None = Field(None, description="aggregate, as a job sees it")
+    write_bytes_per_s: Positive | None = Field(None, description="aggregate bandwidth of a job")
     read_bytes_per_s: Positive | None = None
     quota_bytes: Count | None = None
 
@@ -378,21 +381,21 @@ class Slurm(Section):
     reservation: Text | None = None
     constraint: Text | None = None
     exclude: tuple[Text, ...] = ()
-    gpu_request: GpuRequest = Field("gpus-per-node", description="gres or gpus-per-node, each also with a type; none")
+    gpu_request: GpuRequest = Field("gpus-per-node", description="none, gres or gpus-per-node; with a type: gres:h100")
     exclusive: bool = True
     mpi: Text | None = Field(None, description="srun --mpi plugin; null = the site's default")
-    launch: Literal["srun", "torchrun"] = Field("srun", description="one task a GPU, or torchrun one a node")
+    launch: Literal["srun", "torchrun"] = Field("srun", description="one task per GPU, or torchrun: one per node")
     requeue: bool = True
     max_restarts_without_progress: Count = 3
-    extra: tuple[Text, ...] = Field((), description="more #SBATCH options, e.g. --comment=x")
+    extra: tuple[Text, ...] = Field((), description="additional #SBATCH options, e.g. --comment=x")
 
 
 class Cluster(Section):
-    """A place to run. Site facts only: nothing here changes the numerics of a run."""
+    """A cluster or machine. Site facts only: nothing here changes the numerics of a run."""
 
     name: Name
     scheduler: Literal["local", "slurm"]
-    nodes: Count | None = Field(None, description="nodes a job may have; null = unknown")
+    nodes: Count | None = Field(None, description="maximum nodes per job; null = unknown")
     gpus_per_node: Count = 8
     paths: Paths = Paths()
     slurm: Slurm = Slurm()
@@ -401,7 +404,7 @@ class Cluster(Section):
     modules: tuple[Text, ...] = Field((), description="bare metal: environment modules to load")
     env: dict[EnvName, Text] = Field(default={}, description="site variables: NCCL_IB_*, NCCL_SOCKET_IFNAME, …")
     env_from: tuple[EnvName, ...] = Field(
-        (), description="variables (secrets) that a job must have from the environment it is submitted from"
+        (), description="variables (secrets) that a job must inherit from the environment it is submitted from"
     )
     numa_binding: bool = False
     storage: Storage = Storage()
@@ -443,7 +446,7 @@ class Recipe(Section):
 
     @classmethod
     def from_data(cls, data: Any) -> Recipe:
-        """Validate plain data (lists stand for tuples).
+        """Validate plain data (lists become tuples).
 
         Raises:
             pydantic.ValidationError: with every type and range fault at once.
@@ -452,7 +455,7 @@ class Recipe(Section):
 
 
 def _tuples(value: Any) -> Any:
-    """Lists to tuples, which the strict model wants."""
+    """Lists to tuples: the strict model accepts tuples only."""
     if isinstance(value, dict):
         return {k: _tuples(v) for k, v in value.items()}
     if isinstance(value, list | tuple):

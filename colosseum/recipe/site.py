@@ -1,7 +1,7 @@
 """Site facts (the ``cluster`` section) come from a cluster file or the command line, never from a recipe.
 
-They hold what a job executes: environment variables (PYTHONPATH, LD_PRELOAD, BASH_ENV, ...), the virtual environment,
-modules and the container image. A recipe is data that people pass on; it must not be able to choose any of them.
+They decide what a job executes: environment variables (PYTHONPATH, LD_PRELOAD, BASH_ENV, ...), virtual environment,
+modules and container image. A recipe is data that people share; it must not be able to choose any of them.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ RULE = (
     "(--cluster NAME, cluster.key=value), never from a recipe"
 )
 BESIDE_RULE = (
-    "a cluster file beside a recipe is not read: if it is yours, move it to ~/.config/colosseum/cluster/ "
+    "a cluster file in a recipe's folder is not read: if you trust it, move it to ~/.config/colosseum/cluster/ "
     "(site facts never come from a recipe)"
 )
 
 _REFUSAL = (
-    "looks like a secret; a bundle holds none: set it in your login environment, which a job inherits, and list its "
-    "name in cluster.env_from"
+    "looks like a secret; bundles must not contain secrets: set it in your login environment, which a job inherits, "
+    "and list its name in cluster.env_from"
 )
 _SECRET_NAME = re.compile(
     r"TOKEN(?!IZ)|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|API_?KEY|(PRIVATE|ACCESS)_?KEY|(^|_)PAT(_|$)|DATABASE_URL"
 )
-# Every repetition is bounded: a crafted value must not take long to judge.
+# Every repetition is bounded, so that a crafted value cannot make matching slow.
 _SECRET_VALUE = re.compile(
     r"://[^\s/@:]{0,128}:[^\s/@]{1,256}@"  # a password in a URL
     r"|^[^\s/:@]{1,128}:[^\s/@]{1,256}@[\w.-]"  # user:password@host
@@ -47,7 +47,7 @@ _SECRET_VALUE = re.compile(
 
 
 def secret_faults(recipe: Recipe) -> list[Fault]:
-    """Site facts that look like a secret, by a variable's name or by any value; the values are not shown."""
+    """Site facts that look like a secret, by the name of a variable or by any value; the values are not shown."""
     found = {
         f"cluster.env.{name}": None
         for name, value in recipe.cluster.env.items()
@@ -66,11 +66,14 @@ def secret_faults(recipe: Recipe) -> list[Fault]:
 def twice_faults(recipe: Recipe) -> list[Fault]:
     """Variables that a cluster file sets and also takes from the environment."""
     twice = [name for name in recipe.cluster.env_from if name in recipe.cluster.env]
-    return [Fault(path="cluster.env_from", value=name, rule="is set in cluster.env, which would win") for name in twice]
+    return [
+        Fault(path="cluster.env_from", value=name, rule="is set in cluster.env too, which overrides it")
+        for name in twice
+    ]
 
 
 def hidden(fault: Fault) -> Fault:
-    """The fault without its value where that looks like a secret, whatever it is: an unknown key has no type."""
+    """The fault without its value where that looks like a secret; any field, because an unknown key has no type."""
     last = fault.path.rpartition(".")[2].upper()
     named = fault.path.startswith("cluster.") and _SECRET_NAME.search(last)
     if fault.value is None or not (named or any(map(_is_secret, _texts(fault.value)))):
@@ -83,7 +86,7 @@ def _is_secret(text: str) -> bool:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """All text in a value, names too."""
+    """All text in a value, including keys."""
     if isinstance(value, dict):
         for name, item in value.items():
             yield from _texts(item)
@@ -102,7 +105,7 @@ def is_cluster_file(config_path: str) -> bool:
 
 
 def take_out(layer: dict[str, Any], prefix: tuple[str, ...], lines: Mapping[tuple[str, ...], int], shown: str) -> Any:
-    """Removes the ``cluster`` section from what one file of a recipe says; returns one Fault for each of its keys.
+    """Remove the ``cluster`` section from the values of one file of a recipe; return one Fault per key in it.
 
     Args:
         layer: the file's values below its package (``prefix``).
@@ -112,7 +115,7 @@ def take_out(layer: dict[str, Any], prefix: tuple[str, ...], lines: Mapping[tupl
         return []
     section = layer.pop("cluster")
     paths = [("cluster", key) for key in section] if isinstance(section, dict) else [("cluster",)]
-    # No value is shown: it may be a secret.
+    # The value is not shown: it may be a secret.
     return [
         Fault(path=".".join(path), value=None, rule=RULE, where=f"{shown}:{lines.get(path[len(prefix) :], 0) + 1}")
         for path in paths
@@ -120,7 +123,7 @@ def take_out(layer: dict[str, Any], prefix: tuple[str, ...], lines: Mapping[tupl
 
 
 def beside(folder: Path, name: str, trusted: tuple[Path, ...]) -> Iterator[Fault]:
-    """A Fault if the recipe's own folder holds a cluster file of the chosen name."""
+    """A Fault if the recipe's own folder contains a cluster file of the chosen name."""
     file = folder / "cluster" / f"{name}.yaml"
     try:
         ours = any(folder.resolve() == root.resolve() for root in trusted)

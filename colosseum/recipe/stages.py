@@ -1,4 +1,4 @@
-"""The stage table: which shipped recipe a --stage names."""
+"""The stage table: the shipped recipe of each --stage."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def recipe_of_stage(kind: str, stage: str | None, family: str | None) -> str:
     """Recipe name ``family/stem`` for a task kind (cpt, sft, dpo), a --stage and a --family.
 
     Raises:
-        RefusedInput: a cpt without stage, or a stage the kind does not have.
+        RefusedInput: cpt without --stage, or a stage that the kind does not have.
     """
     if stage == "debug":
         return f"{family or 'debug'}/{'cpt-4k-bf16' if kind == 'cpt' else kind}"
@@ -22,5 +22,5 @@ def recipe_of_stage(kind: str, stage: str | None, family: str | None) -> str:
         return f"{family}/{kind}"
     if kind == "cpt" and stage in CPT_STAGES:
         return f"{family}/{CPT_STAGES[stage]}"
-    rule = "name a RECIPE or a --stage" if stage is None else f"{kind} has no such stage"
+    rule = "give a RECIPE or a --stage" if stage is None else f"{kind} has no such stage"
     raise RefusedInput([Fault(path="--stage", value=stage, rule=rule, nearest=legal, where="command line")])

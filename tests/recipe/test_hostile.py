@@ -226,5 +226,5 @@ def test_big_binary_and_missing_files(house: Path) -> None:  # noqa: F811
 
 def test_a_syntax_error_names_its_line(house: Path) -> None:  # noqa: F811
     (house / "bad.yaml").write_text("name: x\ntask: {kind: cpt\nbatch: 3\n")
-    with pytest.raises(RefusedInput, match=r"broken YAML.*bad.yaml:\d"):
+    with pytest.raises(RefusedInput, match=r"invalid YAML.*bad.yaml:\d"):
         load(str(house / "bad.yaml"))

@@ -110,7 +110,7 @@ def test_a_replaced_section_leaves_no_trace(house: Path) -> None:
 
 def test_list_items_by_index(house: Path) -> None:
     assert tiny(house, "data.blend.0.weight=2").recipe.data.blend[0].weight == 2
-    assert "counted from 0" in refused(house, "data.blend.3.weight=2")["data.blend.3.weight"].rule
+    assert "the first has index 0" in refused(house, "data.blend.3.weight=2")["data.blend.3.weight"].rule
 
 
 def test_every_fault_in_one_message(house: Path) -> None:

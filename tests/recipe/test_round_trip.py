@@ -131,5 +131,5 @@ def test_references_make_up_no_reference(house: Path) -> None:  # noqa: F811
     """``$`` and ``{name}`` put together would be read as a reference when the recipe is read back."""
     extra = 'checkpoint: {from: "$${tokenizer.eod}"}\ntokenizer: {eod: "{name}"}\n'
     (house / "tiny.yaml").write_text(TINY + extra)
-    with pytest.raises(RefusedInput, match="must not make up another reference"):
+    with pytest.raises(RefusedInput, match="must not form another reference"):
         load(str(house / "tiny.yaml"))

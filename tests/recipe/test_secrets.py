@@ -83,7 +83,11 @@ def test_a_variable_is_set_or_taken_from_the_environment() -> None:
     words = ["cluster.env.A=x", "cluster.env_from=[A]"]
     recipe = load("debug/cpt-4k-bf16", words, cluster="local").recipe
     (fault,) = environment.faults(recipe)
-    assert (fault.path, fault.value, fault.rule) == ("cluster.env_from", "A", "is set in cluster.env, which would win")
+    assert (fault.path, fault.value, fault.rule) == (
+        "cluster.env_from",
+        "A",
+        "is set in cluster.env too, which overrides it",
+    )
 
 
 def test_harmless_values_are_taken() -> None:
