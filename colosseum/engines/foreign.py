@@ -52,6 +52,7 @@ def launch(recipe: Recipe, command: Command, files: Mapping[str, bytes] | None =
         "scales": command.scales,
         "constants": {"gbs": recipe.batch.gbs, "tokens_per_step": derived.tokens_per_step(recipe)},
         "total_steps": total_steps(recipe),
+        "may_drop_steps": recipe.train.epochs or 0,
         "first_step": command.first_step,
         "stop_at_nan": recipe.stability.mode == "act",
         "checkpoints": command.checkpoints,

@@ -15,7 +15,9 @@ is said by ``command.json`` beside it:
     constants    numbers of the recipe that a row is completed with: gbs, tokens_per_step
     first_step   what the log calls the first step
     stop_at_nan  whether a loss that is not a number ends the run
-    total_steps  the run is complete when this step was logged
+    total_steps  the run is complete when this step was logged or saved; 0 = not known: its own end is the end
+    may_drop_steps  so many fewer are complete as well, if nobody asked the engine to stop: it may drop the last,
+                 partial batch of an epoch
     checkpoints  {folder, glob, pattern, counts}: names of checkpoints, finished unless NAME-unfinished stands beside
                  one; the group counts steps or samples; no pattern = the engine keeps the tracker file itself
     names        of the files of a run folder
@@ -40,9 +42,10 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "lib"))
 sys.dont_write_bytecode = True  # a bundle never changes
-from colosseum.records import MetricsRow, Outcome, append, write_first  # noqa: E402
+from colosseum.records import MetricsRow, Outcome, append, open_regular, write_first  # noqa: E402
 
 SAVED, FINAL = 75, 76
+MAX_LINE = 1 << 20
 NOT_A_NUMBER = re.compile(r"found NaN|Unexpected result nan|loss is nan", re.IGNORECASE)
 
 
@@ -57,7 +60,8 @@ def main() -> int:
         sys.stderr.write(problem + "\n")
         return FINAL
     words = [sys.executable, "-u", str(program), *command["arguments"]]
-    if not saved_step(command):
+    began = saved_step(command)
+    if not began:
         words += command["first"]
     env = {**command["env"], **os.environ}
     # errors=replace: a torn byte in a log must not end a training run.
@@ -75,7 +79,7 @@ def main() -> int:
     code = child.wait()
     if rank == 0:
         note_checkpoint(command)
-    return settle(command, attempt, rank, code, step=step, asked=bool(asked), broken=broken)
+    return settle(command, attempt, rank, code, began=began, step=step, asked=bool(asked), broken=broken)
 
 
 def find_program(command: dict[str, Any]) -> tuple[Path | None, str]:
@@ -185,22 +189,55 @@ def note_checkpoint(command: dict[str, Any]) -> None:
         (folder / command["names"]["tracker"]).write_text(str(step))
 
 
-def settle(command: dict[str, Any], attempt: Path, rank: int, code: int, *, step: int, asked: bool, broken: str) -> int:
-    """The exit code, and outcome.json from the rank that knows; the first writer wins."""
+def settle(
+    command: dict[str, Any], attempt: Path, rank: int, code: int, *, began: int, step: int, asked: bool, broken: str
+) -> int:
+    """The exit code, and outcome.json from the rank that shows the log or is the first; the first writer wins.
+
+    ``began`` is the checkpoint that the attempt went on from, ``step`` the last one that this rank's log showed.
+    """
     if broken:
         write_outcome(command, attempt, "numeric_error", False, broken, step=step, rank=rank)
         return FINAL
     if code:
         return code if code > 0 else 128 - code
-    if step >= command["total_steps"] or (not asked and rank == 0 and saved_step(command) >= command["total_steps"]):
-        write_outcome(command, attempt, "completed", False, "every step was done", step=step, rank=rank)
+    if rank and not step:
+        return SAVED if asked else 0
+    step = step or logged_step(command)
+    kind, retry, reason = ending(command, began=began, step=step, saved=saved_step(command), asked=asked)
+    write_outcome(command, attempt, kind, retry, reason, step=step or saved_step(command), rank=rank)
+    return 0 if kind == "completed" else SAVED if retry else FINAL
+
+
+def ending(command: dict[str, Any], *, began: int, step: int, saved: int, asked: bool) -> tuple[str, bool, str]:
+    """Kind, retry and reason of an engine that ended with exit code 0."""
+    done, total, engine = max(step, saved), command["total_steps"], command["engine"]
+    if total and done >= total:
+        return "completed", False, "every step was done"
+    if asked:
+        return "saved", True, "stopped on request"
+    planned = f" of {total} planned" if total else ""
+    if done and done >= total - command["may_drop_steps"]:
+        return "completed", False, f"{engine} ended by itself at step {done}{planned}"
+    if step or saved > began:  # such as NeMo's max_time_per_run
+        return "saved", True, f"{engine} ended by itself at step {done}{planned}: it is started again"
+    if saved:
+        return "completed", False, f"{engine} had nothing left to do after step {saved}{planned}"
+    return "crash", False, f"{engine} ended with exit code 0 and trained no step: see its log"
+
+
+def logged_step(command: dict[str, Any]) -> int:
+    """The last training step of this attempt in metrics.jsonl: which rank shows the log differs by engine."""
+    attempt, last = int(os.environ.get("COLOSSEUM_ATTEMPT", "0")), 0
+    try:
+        file = open_regular(Path(command["names"]["metrics"]))
+    except OSError:
         return 0
-    if asked or step:
-        write_outcome(
-            command, attempt, "saved", True, "stopped on request", step=step or saved_step(command), rank=rank
-        )
-        return SAVED
-    return 0
+    with file:
+        for row in map(MetricsRow.from_line, iter(lambda: file.readline(MAX_LINE), b"")):
+            if row is not None and row.kind == "train" and row.attempt == attempt:
+                last = max(last, row.step)
+    return last
 
 
 def write_outcome(

@@ -33,7 +33,7 @@ LOG, VALIDATION, mode = {log!r}, {validation!r}, os.environ["MODE"]
 stopped = []
 signal.signal(signal.SIGTERM, lambda *_: stopped.append(1))
 pathlib.Path("checkpoints").mkdir(exist_ok=True)
-for i in range(1, 4):
+for i in range(1, 4) if mode != "silent" else ():
     print(LOG.format(i=i, n=3, s=8 * i), flush=True)
     if mode == "nan": sys.exit("AssertionError: found NaN in local forward loss calculation")
     if mode == "crash": sys.exit(9)
@@ -43,6 +43,7 @@ for i in range(1, 4):
             time.sleep(0.02)
         pathlib.Path("checkpoints/latest_checkpointed_iteration.txt").write_text("1")
         sys.exit(0)
+if mode == "silent": sys.exit(0)
 print(VALIDATION)
 pathlib.Path("checkpoints/latest_checkpointed_iteration.txt").write_text("3")
 print(sys.argv[1:])
@@ -72,10 +73,14 @@ def run(tmp_path: Path, rendered: Rendered) -> Path:
     return tmp_path / "run"
 
 
-def start(run: Path, mode: str, home: str = "home") -> subprocess.Popen[bytes]:
-    env = {**os.environ, "MODE": mode, "MEGATRON_LM": str(run.parent / home), "RANK": "0"}
+def start(run: Path, mode: str, home: str = "home", rank: int = 0) -> subprocess.Popen[bytes]:
+    env = {**os.environ, "MODE": mode, "MEGATRON_LM": str(run.parent / home), "RANK": str(rank)}
     return subprocess.Popen(
-        [sys.executable, "bundle/engine/start.py"], cwd=run, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        [sys.executable, "-I", "bundle/engine/start.py"],
+        cwd=run,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     )
 
 
@@ -109,6 +114,74 @@ def test_usr1_saves_and_leaves(run: Path) -> None:
     process.communicate(timeout=30)
     assert process.returncode == 75
     assert (outcome(run)["kind"], outcome(run)["retry"], outcome(run)["last_saved_step"]) == ("saved", True, 1)
+
+
+def plan(run: Path, **changes: int) -> None:
+    """Changes what command.json says of the run's length."""
+    file = run / "bundle" / "engine" / "command.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+
+@pytest.mark.parametrize(
+    ("total", "may_drop", "kind", "code", "reason"),
+    [
+        (3, 0, "completed", 0, "every step was done"),
+        (4, 1, "completed", 0, "Megatron-LM ended by itself at step 3 of 4 planned"),  # one partial batch of an epoch
+        (5, 1, "saved", 75, "Megatron-LM ended by itself at step 3 of 5 planned: it is started again"),
+        (0, 2, "completed", 0, "Megatron-LM ended by itself at step 3"),  # of a file whose rows nobody has counted
+    ],
+)
+def test_the_end_of_an_engine_is_judged_by_the_plan(
+    run: Path, total: int, may_drop: int, kind: str, code: int, reason: str
+) -> None:
+    plan(run, total_steps=total, may_drop_steps=may_drop)
+    process = start(run, "run")
+    process.communicate(timeout=30)
+    found = outcome(run)
+    assert (found["kind"], found["retry"], process.returncode, found["reason"]) == (kind, code == 75, code, reason)
+
+
+def test_an_engine_that_is_stopped_just_before_its_end_is_saved(run: Path) -> None:
+    plan(run, total_steps=2, may_drop_steps=1)
+    process = start(run, "stop")
+    deadline = time.monotonic() + 20
+    while not (run / "metrics.jsonl").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGUSR1)
+    process.communicate(timeout=30)
+    assert (process.returncode, outcome(run)["kind"], outcome(run)["step"]) == (75, "saved", 1)
+
+
+@pytest.mark.parametrize(
+    ("saved", "kind", "code", "reason"),
+    [
+        (3, "completed", 0, "Megatron-LM had nothing left to do after step 3 of 5 planned"),
+        (0, "crash", 76, "Megatron-LM ended with exit code 0 and trained no step: see its log"),
+    ],
+)
+def test_an_engine_that_trains_nothing_is_not_started_for_ever(
+    run: Path, saved: int, kind: str, code: int, reason: str
+) -> None:
+    plan(run, total_steps=5)
+    if saved:
+        (run / "checkpoints").mkdir()
+        (run / "checkpoints" / "latest_checkpointed_iteration.txt").write_text(str(saved))
+    other = start(run, "silent", rank=1)
+    other.communicate(timeout=30)
+    assert (other.returncode, (run / "attempts").exists()) == (0, False), "only the first rank judges a silent log"
+    process = start(run, "silent")
+    process.communicate(timeout=30)
+    found = outcome(run)
+    assert (found["kind"], found["retry"], process.returncode, found["reason"]) == (kind, False, code, reason)
+
+
+def test_the_first_rank_knows_what_another_rank_s_log_showed(run: Path) -> None:
+    plan(run, total_steps=5)
+    start(run, "run", rank=1).communicate(timeout=30)
+    (run / "attempts/000/outcome.json").unlink()
+    process = start(run, "silent")
+    process.communicate(timeout=30)
+    assert (process.returncode, outcome(run)["kind"], outcome(run)["step"]) == (75, "saved", 3)
 
 
 def test_nan_is_not_tried_again(run: Path) -> None:

@@ -25,6 +25,7 @@ COMMAND = {
     "first_step": 1,
     "stop_at_nan": True,
     "total_steps": STEPS,
+    "may_drop_steps": 0,
     "checkpoints": {"folder": "checkpoints", "glob": "*", "pattern": None, "counts": "steps"},
     "names": {
         "attempts": "attempts",
