@@ -116,6 +116,9 @@ def common_faults(engine: str, recipe: Recipe) -> Refusals:
     template = "chat_tokens" if recipe.task.kind == "cpt" else recipe.task.template
     rule = "writes chats by chat_tokens; mcore also by the tokenizer's chat template"
     found.unless(template == "chat_tokens", "task.template", template, rule, "chat_tokens")
+    packing = recipe.task.kind != "cpt" and recipe.task.packing
+    rule = "packs rows only in files prepared beforehand; mcore packs as it trains"
+    found.unless(not packing, "task.packing", True, rule, False)
     mode = recipe.stability.mode
     found.unless(mode != "watch", "stability.mode", mode, "stops at NaN or ignores it; mcore can watch", "act", "off")
     return found

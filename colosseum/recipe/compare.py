@@ -15,7 +15,13 @@ KINDS: dict[Kind, str] = {
     "operations": "where it runs, what is saved and monitored",
 }
 _PERFORMANCE = ("parallelism", "recompute", "overlap", "fusion", "hardware", "resources", "batch.mbs")
-_PERFORMANCE_FIELDS = ("optimizer.distributed", "task.logprob_mbs", "task.reference", "task.num_workers")
+_PERFORMANCE_FIELDS = (
+    "optimizer.distributed",
+    "task.logprob_mbs",
+    "task.reference",
+    "task.num_workers",
+    "task.packing",
+)
 _OPERATIONS = (
     "name",
     "engine",

@@ -76,6 +76,12 @@ ChatTemplate = Annotated[
 ]
 
 
+Packing = Annotated[
+    bool,
+    Field(description="samples of a step share rows of mbs * seq_length tokens, each attending to itself alone"),
+]
+
+
 class SftTask(Section):
     """Supervised fine-tuning; loss on the answer tokens only."""
 
@@ -83,6 +89,7 @@ class SftTask(Section):
     format: Literal["chat", "prompt_response"] = Field("chat", description="JSONL format of the data")
     template: ChatTemplate = "chat_tokens"
     chat_tokens: ChatTokens = ChatTokens()
+    packing: Packing = False
     shuffle: bool = True
     num_workers: Whole = Field(0, description="data loader processes per rank")
 
@@ -107,6 +114,7 @@ class DpoTask(Section):
     logprob_mbs: Count | None = Field(None, description="micro-batch (pairs) of the log-prob pass; null = batch.mbs")
     template: ChatTemplate = "chat_tokens"
     chat_tokens: ChatTokens = ChatTokens()
+    packing: Packing = False
     shuffle: bool = True
     num_workers: Whole = 0
 

@@ -35,7 +35,7 @@ from colosseum.errors import RefusedInput
 from colosseum.recipe.schema import BlendEntry, Recipe
 from colosseum.runtime.failures import ConfigFailure, DataFailure
 from colosseum.runtime.reading import CutIndex
-from colosseum.runtime.tasks.base import Batch, Part, Shown
+from colosseum.runtime.tasks.base import Batch, MicroBatches, Part, Shown, unpacked
 
 KEYS = ("tokens", "labels", "loss_mask", "position_ids")
 _SPLITS = {"train": Split.train, "valid": Split.valid}
@@ -119,12 +119,12 @@ class BlendSamples:
         source = self.sources[int(self.source_of[index])]
         return source[int(self.ordinals[index])]
 
-    def batch(self, indices: Sequence[int], length: int) -> Batch:
+    def micro_batches(self, first: int, count: int, mbs: int, replicas: int) -> MicroBatches:
+        return unpacked(self._batch, first, count, mbs, replicas, sides=1, length=self.seq_length)
+
+    def _batch(self, indices: Sequence[int]) -> Batch:
         rows = [self[index] for index in indices]
         return {key: torch.stack([row[key] for row in rows]) for key in KEYS}
-
-    def length(self, first: int, count: int) -> int:
-        return self.seq_length
 
     def tokens(self, first: int, last: int) -> int:
         return (last - first) * self.seq_length

@@ -52,7 +52,18 @@ class Attention(DotProductAttention):  # type: ignore[misc]
         super().__init__(alone, *args, **kwargs)
         self.config = config
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> Tensor:
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, *_: Any, packed_seq_params: Any = None, **__: Any
+    ) -> Tensor:
+        """As ``_attend``; of a packed row (``[T, N, D]``, no batch) each sequence by itself."""
+        if packed_seq_params is None:
+            return self._attend(query, key, value)
+        ranks = parallel_state.get_context_parallel_world_size()
+        lengths = (packed_seq_params.cu_seqlens_q.diff() // ranks).tolist()
+        parts = zip(*(t.unsqueeze(1).split(lengths) for t in (query, key, value)), strict=True)
+        return torch.cat([self._attend(*part) for part in parts]).squeeze(1)
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """``[S, B, N, D]``, ``[S, B, G, D]`` twice → ``[S, B, N * D]``; one query sees all keys (generation)."""
         length = query.size(0)
         mask = None

@@ -62,6 +62,8 @@ class StepResult:
     """Some rank was asked to save and leave."""
     lr: float
     tokens: int
+    computed_tokens: int
+    """With padding."""
     data_s: float
     forward_backward_s: float
     optimizer_s: float
@@ -133,6 +135,7 @@ def _step(loop: Loop) -> StepResult:
         stop=bool(shared[-1] > 0),
         lr=lr,
         tokens=tokens,
+        computed_tokens=clock.computed_tokens,
         data_s=clock.data_s,
         forward_backward_s=device.seconds_between(start, middle),
         optimizer_s=device.seconds_between(middle, end),
@@ -209,6 +212,7 @@ def _log(loop: Loop, result: StepResult, step_s: float) -> None:
         forward_backward_time_s=result.forward_backward_s,
         optimizer_time_s=result.optimizer_s,
         tokens_per_s=tokens_per_s,
+        padding_share=1 - result.tokens / result.computed_tokens,
         model_tflops_per_gpu=flops / 1e12,
         # The peak of a CPU file is a round figure: a share of it would mean nothing.
         mfu=flops / recipe.hardware.peak_flops.bf16 if device.is_cuda() else None,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
+from megatron.core.packed_seq_params import PackedSeqParams
 from megatron.core.pipeline_parallel import get_forward_backward_func
 
 from colosseum.recipe.schema import Recipe
@@ -16,12 +18,17 @@ from colosseum.runtime import device, parallel
 from colosseum.runtime.model import unwrapped
 from colosseum.runtime.tasks.base import Batch, Samples, Sums, Task
 
+Batches = Iterator[tuple[Batch, PackedSeqParams | None]]
+
 
 @dataclass(slots=True)
 class Clock:
-    """Seconds that a step spent waiting for data."""
+    """What a step spent."""
 
     data_s: float = 0.0
+    """Seconds waiting for data."""
+    computed_tokens: int = 0
+    """Of all replicas, padding counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,26 +56,27 @@ def forward_backward(
         added up over all ranks (`total`).
     """
     mbs, dp = int(recipe.batch.mbs), parallel.dp_size()
-    count = recipe.batch.gbs // (mbs * dp)
-    length = samples.length(first, recipe.batch.gbs)
+    step = samples.micro_batches(first, recipe.batch.gbs, mbs, dp)
+    clock.computed_tokens = step.per_replica * dp * step.rows * step.length
     task.before_batches(model, samples, first)
 
-    def batches() -> Iterator[Batch]:
-        for number in range(count):
+    def batches() -> Batches:
+        for number in range(step.per_replica):
             start = device.wall_s()
-            begin = first + (number * dp + parallel.dp_rank()) * mbs
-            batch = on_this_cp_rank(samples.batch(range(begin, begin + mbs), length))
+            batch = step.make(number * dp + parallel.dp_rank())
+            longest = int(batch["cu_seqlens"].diff().max()) if step.packed else 0
+            batch = device.to_device(on_this_cp_rank(batch))
             clock.data_s += device.wall_s() - start
-            yield device.to_device(batch)
+            yield batch, _boundaries(batch["cu_seqlens"], longest) if step.packed else None
 
-    iterators = [batches() if _reads(chunk) else None for chunk in model]
+    iterators = [batches() if step.packed or _reads(chunk) else None for chunk in model]
     sums = get_forward_backward_func()(
         forward_step_func=_forward_step(task),
         data_iterator=iterators if len(model) > 1 else iterators[0],
         model=model,
-        num_microbatches=count,
-        seq_length=length,
-        micro_batch_size=mbs * task.sequences_per_sample,
+        num_microbatches=step.per_replica,
+        seq_length=step.length,
+        micro_batch_size=step.rows,
         forward_only=forward_only,
     )
     found = torch.zeros(2 + len(task.names), dtype=torch.float64, device=device.current())
@@ -94,14 +102,25 @@ def _reads(chunk: Any) -> bool:
     return bool(gpt.pre_process or gpt.post_process)
 
 
-def _forward_step(task: Task) -> Callable[[Iterator[Batch] | None, Any], tuple[torch.Tensor, Callable[..., Any]]]:
+def _boundaries(cu_seqlens: torch.Tensor, longest: int) -> PackedSeqParams:
+    """Tells attention and RoPE of every layer where the sequences of a row begin, before context parallelism."""
+    return PackedSeqParams(
+        qkv_format="thd",
+        cu_seqlens_q=cu_seqlens,
+        cu_seqlens_kv=cu_seqlens,
+        max_seqlen_q=longest,
+        max_seqlen_kv=longest,
+    )
+
+
+def _forward_step(task: Task) -> Callable[[Batches | None, Any], tuple[torch.Tensor, Callable[..., Any]]]:
     """megatron-core's forward step: output of a chunk, and the function that makes sums of the last one's."""
 
-    def step(iterator: Iterator[Batch] | None, chunk: Any) -> tuple[torch.Tensor, Callable[..., Any]]:
+    def step(iterator: Batches | None, chunk: Any) -> tuple[torch.Tensor, Callable[..., Any]]:
         if iterator is None:
             return chunk(None, None, None), _no_loss
-        batch = next(iterator)
-        output = chunk(batch["tokens"], batch["position_ids"], None, labels=batch["labels"])
+        batch, packed = next(iterator)
+        output = chunk(batch["tokens"], batch["position_ids"], None, labels=batch["labels"], packed_seq_params=packed)
 
         def loss(losses_BS: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
             sums = task.sums(losses_BS, batch)
@@ -124,11 +143,12 @@ def _no_loss(output: torch.Tensor) -> Any:
 
 def on_this_cp_rank(batch: Batch) -> Batch:
     """This rank's part of every sequence: 2-D tensors ``[B, S]`` → ``[B, S / C]``."""
-    ranks = parallel_state.get_context_parallel_world_size()
+    ranks, rank = parallel_state.get_context_parallel_world_size(), parallel_state.get_context_parallel_rank()
     if ranks == 1:
         return batch
-    length = batch["tokens"].size(1) // ranks
-    positions = parallel.zigzag_positions(length, parallel_state.get_context_parallel_rank(), ranks)
+    ends = batch["cu_seqlens"].tolist() if "cu_seqlens" in batch else [0, batch["tokens"].size(1)]
+    parts = [start + parallel.zigzag_positions((end - start) // ranks, rank, ranks) for start, end in pairwise(ends)]
+    positions = torch.cat(parts)
     return {key: tensor[:, positions] if tensor.dim() == 2 else tensor for key, tensor in batch.items()}
 
 

@@ -1,9 +1,11 @@
-"""SFT and DPO: the same losses in every layout, from the same checkpoint; what they learn; resumed bit for bit."""
+"""SFT and DPO: the same losses in every layout, packed and not; what they learn; resumed bit for bit.
+
+One set of processes for all runs of one rank, one for those of two: starting them takes longer than the steps.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,9 +14,12 @@ from colosseum.recipe.schema import Recipe
 from colosseum.rundir import RunDir, latest_rows
 from tests.runtime import tiny, tiny_align
 from tests.runtime.tiny_align import DPO, LAYOUTS, SFT
-from tests.runtime.worlds import train_all
+from tests.runtime.worlds import train_in_order
 
 FIGURES = ("loss", "grad_norm", "trained_tokens", "margin", "reward_chosen", "logp_rejected", "kl", "consumed_tokens")
+TASKS = {"sft": SFT, "dpo": DPO}
+TWO_STEPS = {"steps": 2, "val_every_steps": 2, "val_steps": 1}
+RESUMED = {"sft": SFT, "sft-packed": {**SFT, "packing": True}, "dpo-packed": {**DPO, "packing": True}}
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +29,52 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def runs(rows: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of all runs."""
+    folder = tmp_path_factory.mktemp("runs")
+    start = tiny_align.aligned(tiny_align.on("one"), rows, SFT, train=TWO_STEPS)
+    train_in_order([("start", start), *_in_layouts(rows, folder), *_resumed(rows), *_others(rows, folder)], folder)
+    return folder
+
+
+def _in_layouts(rows: Path, folder: Path) -> list[tuple[str, Recipe]]:
+    found = []
+    for kind, task in TASKS.items():
+        for layout in ("one", *LAYOUTS):
+            for packing in (False, True):
+                recipe = tiny_align.aligned(tiny_align.on(layout), rows, {**task, "packing": packing}, train=TWO_STEPS)
+                assert rules.faults(recipe) == []
+                name = f"{kind}-{layout}{'-packed' * packing}"
+                found.append((name, tiny.resumed(recipe, folder / "start", 2)))
+    for reference, packing in (("resident", False), ("host", True)):
+        task = {**DPO, "reference": reference, "packing": packing}
+        recipe = tiny_align.aligned(tiny_align.on("dp2"), rows, task, train=TWO_STEPS)
+        found.append((f"dpo-dp2-{reference}", tiny.resumed(recipe, folder / "start", 2)))
+    return found
+
+
+def _resumed(rows: Path) -> list[tuple[str, Recipe]]:
+    """Of each task a run of four steps, one of two, and its continuation in the same folder."""
+    found = []
+    for name, task in RESUMED.items():
+        whole = tiny_align.aligned(tiny_align.on("dp2"), rows, task)
+        half = whole.as_data()
+        half["train"].update(steps=2)
+        found += [(f"{name}-whole", whole), (f"{name}-half", Recipe.from_data(half)), (f"{name}-half", whole)]
+    return found
+
+
+def _others(rows: Path, folder: Path) -> list[tuple[str, Recipe]]:
+    learnt = tiny_align.aligned(tiny_align.on("one"), rows, DPO, train={"steps": 12, "val_every_steps": 12})
+    saved = tiny_align.aligned(tiny_align.on("dp2"), rows, SFT, train=TWO_STEPS)
+    assert saved.overlap.param_gather is True
+    still = {"lr": 0.0, "min_lr": 0.0}
+    once = {"steps": 1, "val_every_steps": 1, "val_steps": 1}
+    again = tiny_align.aligned(tiny_align.on("dp2"), rows, SFT, train=once, optimizer=still)
+    return [("learnt", learnt), ("saved", saved), ("again", tiny.resumed(again, folder / "saved", 2))]
+
+
 def figures(run: Path) -> list[float]:
     """Of the training steps and of the validation."""
     metrics = RunDir(run).metrics
@@ -31,66 +82,46 @@ def figures(run: Path) -> list[float]:
     return [row[key] for row in found for key in FIGURES if key in row]
 
 
-def test_every_layout_computes_what_one_process_computes(rows: Path, tmp_path: Path) -> None:
-    train_all({"start": tiny_align.aligned(tiny_align.on("one"), rows, SFT)}, tmp_path)
-    runs: dict[str, Recipe] = {}
-    for kind, task in (("sft", SFT), ("dpo", DPO)):
-        for name in ("one", *LAYOUTS):
-            recipe = tiny_align.aligned(tiny_align.on(name), rows, task)
-            assert rules.faults(recipe) == []
-            runs[f"{kind}-{name}"] = tiny.resumed(recipe, tmp_path / "start", 2)
-    for reference in ("resident", "host"):
-        recipe = tiny_align.aligned(tiny_align.on("dp2"), rows, {**DPO, "reference": reference})
-        runs[f"dpo-dp2-{reference}"] = tiny.resumed(recipe, tmp_path / "start", 2)
-    train_all(runs, tmp_path)
-    for name in runs:
-        expected = figures(tmp_path / f"{name[:3]}-one")
-        assert len(expected) >= 5 * 3
-        assert figures(tmp_path / name) == pytest.approx(expected, rel=2e-4, abs=2e-5), name
+@pytest.mark.parametrize("kind", TASKS)
+def test_every_layout_packed_or_not_computes_what_one_process_computes(runs: Path, kind: str) -> None:
+    expected = figures(runs / f"{kind}-one")
+    assert len(expected) >= 4 * 2
+    for run in sorted(runs.glob(f"{kind}-*")):
+        if not run.name.endswith(("-whole", "-half")):
+            assert figures(run) == pytest.approx(expected, rel=1e-5, abs=2e-5), run.name
 
 
-def test_runs_resume_bit_for_bit(rows: Path, tmp_path: Path) -> None:
-    """Stopped at step 2 of 4 and started again in the same folder."""
-    whole = {name: tiny_align.aligned(tiny_align.on("dp2"), rows, task) for name, task in (("sft", SFT), ("dpo", DPO))}
-    train_all(whole, tmp_path)
-    halves = {}
-    for name, recipe in whole.items():
-        full: dict[str, Any] = recipe.as_data()
-        full["train"].update(steps=2)
-        halves[f"{name}-again"] = Recipe.from_data(full)
-    train_all(halves, tmp_path)
-    train_all({f"{name}-again": recipe for name, recipe in whole.items()}, tmp_path)
-    for name in whole:
-        expected, found = (
-            {
-                row["step"]: [row[key] for key in FIGURES if key in row]
-                for row in latest_rows(RunDir(run).metrics, "train")
-            }
-            for run in (tmp_path / name, tmp_path / f"{name}-again")
-        )
-        assert sorted(expected) == [1, 2, 3, 4]
-        assert found == expected, name
+@pytest.mark.parametrize("kind", TASKS)
+def test_packed_rows_are_fuller(runs: Path, kind: str) -> None:
+    def padding(name: str) -> float:
+        found = [row["padding_share"] for row in latest_rows(RunDir(runs / name).metrics, "train")]
+        return float(sum(found) / len(found))
+
+    assert padding(f"{kind}-mbs4-packed") < 0.1 < padding(f"{kind}-one-packed") < padding(f"{kind}-one")
 
 
-def test_a_preference_is_learnt_and_held_out_pairs_are_told_apart(rows: Path, tmp_path: Path) -> None:
-    recipe = tiny_align.aligned(tiny_align.on("one"), rows, DPO, train={"steps": 12, "val_every_steps": 12})
-    train_all({"dpo": recipe}, tmp_path)
-    metrics = RunDir(tmp_path / "dpo").metrics
+@pytest.mark.parametrize("name", RESUMED)
+def test_runs_resume_bit_for_bit(runs: Path, name: str) -> None:
+    expected, found = (
+        {
+            row["step"]: [row[key] for key in FIGURES if key in row]
+            for row in latest_rows(RunDir(runs / f"{name}-{part}").metrics, "train")
+        }
+        for part in ("whole", "half")
+    )
+    assert sorted(expected) == [1, 2, 3, 4]
+    assert found == expected
+
+
+def test_a_preference_is_learnt_and_held_out_pairs_are_told_apart(runs: Path) -> None:
+    metrics = RunDir(runs / "learnt").metrics
     first = latest_rows(metrics, "train")[0]
     assert first["accuracy"] == 0.5, "policy and reference are the same: a tie"
     assert first["loss"] == pytest.approx(0.693147, abs=1e-5)
     assert latest_rows(metrics, "val")[0]["accuracy"] > 0.95
 
 
-def test_a_save_under_param_gather_overlap_holds_every_ranks_new_weights(rows: Path, tmp_path: Path) -> None:
+def test_a_save_under_param_gather_overlap_holds_every_ranks_new_weights(runs: Path) -> None:
     """They reach the other ranks in the next forward pass: a run that takes the weights alone began with old ones."""
-    recipe = tiny_align.aligned(tiny_align.on("dp2"), rows, SFT, train={"steps": 2, "val_every_steps": 2})
-    assert recipe.overlap.param_gather is True
-    train_all({"saved": recipe}, tmp_path)
-    still = {"lr": 0.0, "min_lr": 0.0}
-    again = tiny_align.aligned(
-        tiny_align.on("one"), rows, SFT, train={"steps": 1, "val_every_steps": 1}, optimizer=still
-    )
-    train_all({"again": tiny.resumed(again, tmp_path / "saved", 2)}, tmp_path)
-    losses = [latest_rows(RunDir(tmp_path / name).metrics, "val")[0]["loss"] for name in ("saved", "again")]
+    losses = [latest_rows(RunDir(runs / name).metrics, "val")[0]["loss"] for name in ("saved", "again")]
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)

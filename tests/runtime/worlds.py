@@ -7,7 +7,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from colosseum.recipe.schema import Recipe
@@ -20,17 +20,22 @@ TIMEOUT_S = 600
 
 def train_all(runs: Mapping[str, Recipe], folder: Path) -> dict[str, dict[int, float]]:
     """Trains each recipe in ``folder/NAME``; training losses by name and step."""
-    by_ranks: dict[int, list[str]] = {}
-    for name, recipe in runs.items():
-        by_ranks.setdefault(recipe.resources.gpus, []).append(name)
-    for ranks, names in sorted(by_ranks.items()):
-        _world(ranks, {name: runs[name] for name in names}, folder)
+    train_in_order(list(runs.items()), folder)
     return {name: losses(folder / name) for name in runs}
+
+
+def train_in_order(runs: Sequence[tuple[str, Recipe]], folder: Path) -> None:
+    """The same, those of one rank first; a name that comes twice is a run that is started again."""
+    by_ranks: dict[int, list[tuple[str, Recipe]]] = {}
+    for name, recipe in runs:
+        by_ranks.setdefault(recipe.resources.gpus, []).append((name, recipe))
+    for ranks, some in sorted(by_ranks.items()):
+        _world(ranks, some, folder)
 
 
 def fail_all(runs: Mapping[str, Recipe], folder: Path) -> dict[str, Verdict | None]:
     """Trains recipes of one rank that are expected to fail, in one process; how each ended, None = to its last step."""
-    _world(1, runs, folder, may_fail=True)
+    _world(1, list(runs.items()), folder, may_fail=True)
     ends = {name: folder / name / "failed.json" for name in runs}
     return {name: Verdict(**json.loads(path.read_text())) if path.exists() else None for name, path in ends.items()}
 
@@ -39,11 +44,9 @@ def losses(run: Path) -> dict[int, float]:
     return {row["step"]: row["loss"] for row in latest_rows(RunDir(run).metrics, "train")}
 
 
-def _world(ranks: int, runs: Mapping[str, Recipe], folder: Path, *, may_fail: bool = False) -> None:
-    jobs = folder / f"jobs-{ranks}-{next(iter(runs)).replace('/', '-')}.json"
-    entries = [
-        {"run": str(folder / name), "recipe": recipe.as_data(), "may_fail": may_fail} for name, recipe in runs.items()
-    ]
+def _world(ranks: int, runs: Sequence[tuple[str, Recipe]], folder: Path, *, may_fail: bool = False) -> None:
+    jobs = folder / f"jobs-{ranks}-{runs[0][0].replace('/', '-')}.json"
+    entries = [{"run": str(folder / name), "recipe": recipe.as_data(), "may_fail": may_fail} for name, recipe in runs]
     jobs.write_text(json.dumps(entries))
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -15,10 +15,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from colosseum.data.align.distance import nearly_same
 from colosseum.data.align.encode import Encoder, Spec, Tokens, control_pattern, refuse_forged
 from colosseum.data.align.fit import Counts, fit
 from colosseum.data.align.jsonl import BadRow, read_lines
+from colosseum.data.align.packing import pack
 from colosseum.data.align.render import Rendered, control_strings, render
 from colosseum.data.align.rows import KNOWN_KEYS, Conversation, Kind, Pair, Row, kind_of, parse_row
 from colosseum.errors import Fault, RefusedInput
@@ -101,6 +104,15 @@ class Finding:
     """Line of the file, and the sentence; the first few."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    """Packed rows of a file."""
+
+    rows: int
+    efficiency: float
+    """Share of their tokens that are no padding."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Report:
     file: Path
@@ -109,6 +121,8 @@ class Report:
     findings: dict[str, Finding] = field(default_factory=lambda: defaultdict(Finding))
     counts: Counts | None = None
     """Of what would be trained; None without a tokenizer."""
+    inputs: list[tuple[int, ...]] = field(default_factory=list)
+    """Input tokens of each kept row's sequences."""
     longest: int = 0
     """Tokens of the longest sequence, before any cut."""
     longer_chosen: int = 0
@@ -140,6 +154,8 @@ class Report:
             share = counts.trained_tokens / max(1, counts.tokens)
             told.append(f"{counts.sentence()}; longest {self.longest:,} tokens")
             told.append(f"{counts.tokens:,} tokens, {counts.trained_tokens:,} trained ({share:.1%})")
+        if (packed := self.packing(gbs)) is not None:
+            told.append(f"task.packing: {packed.rows:,} rows, {packed.efficiency:.0%} of their tokens are no padding")
         if self.pairs:
             unit = "characters" if counts is None else "tokens"
             told.append(
@@ -165,6 +181,8 @@ class Report:
         if self.counts is not None:
             share = self.counts.trained_tokens / max(1, self.counts.tokens)
             document["tokens"] = {**asdict(self.counts), "longest": self.longest, "trained_share": share}
+            if (packing := self.packing(gbs)) is not None:
+                document["packing"] = {"rows": packing.rows, "efficiency": packing.efficiency}
         if self.pairs:
             document["pairs"] = {
                 "chosen_longer_share": self.longer_chosen / self.pairs,
@@ -181,6 +199,22 @@ class Report:
         """Samples that training would see, as far as is known."""
         return self.rows - len(self.bad_rows) if self.counts is None else self.counts.kept
 
+    def packing(self, gbs: int | None) -> Packed | None:
+        """What ``task.packing`` makes of the file with one sample per micro-batch, step by step in the file's order.
+
+        Args:
+            gbs: samples of a step; None: all at once.
+        """
+        if not self.inputs:
+            return None
+        lengths = np.array(self.inputs, np.int64)
+        room = self.seq_length * lengths.shape[1]
+        size = gbs or len(lengths)
+        steps = [pack(lengths[i : i + size], room) for i in range(0, len(lengths), size)]
+        rows = sum(len(step.rows) for step in steps)
+        return Packed(rows=rows, efficiency=float(lengths.sum()) / (rows * room))
+
+    seq_length: int = 0
     bad_rows: set[int] = field(default_factory=set)
 
 
@@ -248,6 +282,7 @@ class _Linter:
             self.report.kind = kind
             if self._spec is not None:
                 self._encoder, self.report.counts = Encoder(self._spec(kind)), Counts()
+                self.report.seq_length = self._encoder.spec.seq_length
         if kind != self.report.kind:
             raise BadRow("mixed-schema", f"a {kind} row in a {self.report.kind} file")
         row = parse_row(content, kind)
@@ -332,7 +367,9 @@ class _Linter:
         self.report.longest = max(self.report.longest, length)
         if len(sides) == 2:
             self._count_sides(*(int(s.mask.sum()) for s in sides))
-        _, after = fit(sides, self._encoder.spec.seq_length, before)
+        kept, after = fit(sides, self._encoder.spec.seq_length, before)
+        if kept:
+            self.report.inputs.append(tuple(len(s.ids) - 1 for s in kept))
         self.report.counts = after
         for code, name in (("empty", "empty"), ("emptied", "emptied"), ("cut", "cut"), ("too-long", "too_long")):
             if getattr(after, name) > getattr(before, name):

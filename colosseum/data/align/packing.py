@@ -7,9 +7,9 @@ that do, and 6/9 of a row (Dósa 2007, "The tight bound of first fit decreasing 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,7 @@ class Packing:
     seq_length: int
     """Tokens of a row."""
     multiple: int
-    """Every sequence is padded to a multiple of it, see ``pad_multiple``."""
+    """Every sequence is padded to a multiple of it."""
     tokens: int
     """Of all samples, without padding."""
 
@@ -38,19 +38,14 @@ class Packing:
         return self.tokens / (len(self.rows) * self.seq_length) if self.rows else 1.0
 
 
-def pad_multiple(*, tp: int = 1, cp: int = 1, sequence_parallel: bool = False, fp8: bool = False) -> int:
-    """What a sequence's length must be a multiple of.
+def padded_sizes(lengths: Lengths, multiple: int) -> Lengths:
+    """Tokens ``[samples]`` that each sample takes of a row: its sequences, each padded to a multiple.
 
-    Context parallelism cuts each sequence into 2 * cp pieces (megatron-core, get_batch_on_this_cp_rank); with sequence
-    parallelism each rank's share is spread over tp: cp * lcm(2, tp) (NeMo-RL#2110). FP8 matrices need multiples of 16
-    tokens on each rank: 16 * cp (NeMo#8869), and 16 on each of tp with sequence parallelism.
+    Args:
+        lengths: ``[samples]`` inputs of each sample, or ``[samples, 2]`` of pairs.
     """
-    multiple = 2 * cp if cp > 1 else 1
-    if sequence_parallel:
-        multiple = math.lcm(multiple, cp * math.lcm(2, tp) if cp > 1 else tp)
-    if fp8:
-        multiple = math.lcm(multiple, 16 * cp * (tp if sequence_parallel else 1))
-    return multiple
+    padded = -(-np.asarray(lengths, np.int64) // multiple) * multiple
+    return padded.sum(axis=1) if padded.ndim == 2 else padded
 
 
 def pack(lengths: Lengths, seq_length: int, multiple: int = 1) -> Packing:
@@ -66,8 +61,7 @@ def pack(lengths: Lengths, seq_length: int, multiple: int = 1) -> Packing:
         rule = f"must be a multiple of {multiple} with this layout and precision"
         near = tuple(v for v in (seq_length // multiple * multiple, -(-seq_length // multiple) * multiple) if v)
         raise RefusedInput([Fault(path="batch.seq_length", value=seq_length, rule=rule, nearest=near)])
-    padded = -(-np.asarray(lengths, np.int64) // multiple) * multiple
-    sizes = padded.sum(axis=1) if padded.ndim == 2 else padded
+    sizes = padded_sizes(lengths, multiple)
     if len(sizes) and sizes.max() > seq_length:
         rule = f"a sample has {sizes.max():,} tokens with padding, more than a packed row holds"
         near = (int(-(-sizes.max() // multiple) * multiple),)
@@ -107,59 +101,55 @@ class _Rooms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedRow:
-    """One row of seq_length tokens, as attention kernels for several sequences want it (THD)."""
+    """One row, as attention kernels for several sequences want it (THD)."""
 
     inputs: npt.NDArray[np.int64]
-    """``[seq_length]``"""
+    """``[length]``"""
     targets: npt.NDArray[np.int64]
-    """``[seq_length]``: the token after each input, of the same sequence."""
+    """``[length]``: the token after each input, of the same sequence."""
     loss_mask: npt.NDArray[np.bool_]
-    """``[seq_length]``: which targets count; padding never does."""
+    """``[length]``: which targets count; padding never does."""
     position_ids: npt.NDArray[np.int64]
-    """``[seq_length]``, from 0 in every sequence."""
+    """``[length]``, from 0 in every sequence."""
     cu_seqlens: npt.NDArray[np.int32]
-    """``[sequences + 1]`` where each sequence ends with its padding; the last is seq_length: what is left over at the
-    end is a sequence of its own."""
+    """``[sequences + 1]`` where each sequence ends with its padding; what is left over at the end are sequences too, so
+    that the last is the row's length."""
     owners: npt.NDArray[np.int64]
-    """``[sequences]`` sample of each sequence (twice of a pair: chosen, rejected); -1 the rest of the row."""
+    """``[length]``: which sequence each token belongs to, all first sides before all second ones (chosen, rejected);
+    padding has the number after the last."""
 
 
 def pack_row(
-    samples: Sequence[tuple[int, Sequence[tuple[npt.ArrayLike, npt.ArrayLike]]]],
-    seq_length: int,
-    multiple: int,
-    pad_id: int,
+    samples: Sequence[Sequence[tuple[npt.ArrayLike, npt.ArrayLike]]], length: int, multiple: int, longest: int
 ) -> PackedRow:
     """Lays the samples of a row out.
 
     Args:
-        samples: number of each sample and the ids and mask of its sequences, as ``AlignedData.sample`` gives them.
+        samples: ids and mask of each sample's sequences, as ``AlignedData.sample`` gives them.
+        longest: no sequence is longer, nor a piece of what is left over: positions are below it.
     """
-    inputs, targets = np.full(seq_length, pad_id, np.int64), np.full(seq_length, pad_id, np.int64)
-    loss_mask, position_ids = np.zeros(seq_length, np.bool_), np.zeros(seq_length, np.int64)
-    ends, owners, at = [0], [], 0
-    for number, sequences in samples:
-        for given_ids, given_mask in sequences:
+    inputs, targets = np.zeros(length, np.int64), np.zeros(length, np.int64)
+    loss_mask, position_ids = np.zeros(length, np.bool_), np.zeros(length, np.int64)
+    owners = np.full(length, sum(map(len, samples)), np.int64)
+    ends, at = [0], 0
+    for number, sequences in enumerate(samples):
+        for side, (given_ids, given_mask) in enumerate(sequences):
             ids, mask = np.asarray(given_ids), np.asarray(given_mask)
-            length = len(ids) - 1
-            part = slice(at, at + length)
+            part = slice(at, at + len(ids) - 1)
             inputs[part], targets[part], loss_mask[part] = ids[:-1], ids[1:], mask[1:]
-            padded = -(-length // multiple) * multiple
-            position_ids[at : at + padded] = np.arange(padded)
-            at += padded
+            owners[part] = side * len(samples) + number
+            at += -(-(len(ids) - 1) // multiple) * multiple
             ends.append(at)
-            owners.append(number)
-    if at > seq_length:
-        raise ValueError(f"{at} tokens in a row of {seq_length}")
-    if at < seq_length:
-        position_ids[at:] = np.arange(seq_length - at)
-        ends.append(seq_length)
-        owners.append(-1)
+    if at > length:
+        raise ValueError(f"{at} tokens in a row of {length}")
+    ends += [*range(at + longest, length, longest), length] if at < length else []
+    for start, end in pairwise(ends):
+        position_ids[start:end] = np.arange(end - start)
     return PackedRow(
         inputs=inputs,
         targets=targets,
         loss_mask=loss_mask,
         position_ids=position_ids,
         cu_seqlens=np.array(ends, np.int32),
-        owners=np.array(owners, np.int64),
+        owners=owners,
     )

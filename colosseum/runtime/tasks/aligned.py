@@ -1,4 +1,5 @@
-"""Samples of an alignment file (SFT rows, DPO pairs): an order of their own each epoch, padded to one length a step."""
+"""Samples of an alignment file (SFT rows, DPO pairs): an order of their own each epoch, padded or packed to one length
+a step."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from colosseum.data.align.order import Order
 from colosseum.errors import RefusedInput
 from colosseum.recipe.schema import AUTO, Recipe
 from colosseum.runtime.failures import ConfigFailure, DataFailure
-from colosseum.runtime.tasks.base import Batch, Part, Shown
+from colosseum.runtime.tasks.base import Batch, MicroBatches, Part, Shown, unpacked
+from colosseum.runtime.tasks.packed import Packing
 
 KERNEL_ROWS = 16
 """Sequences are padded to a multiple of this: few shapes, and what FP8 GEMMs take."""
@@ -40,6 +42,8 @@ class AlignedSamples:
     size: int
     seq_length: int
     multiple: int
+    packing: Packing | None
+    """None: each sequence is a row of its own."""
     per_sample: dict[str, npt.NDArray[np.float64]]
     """Figures ``[samples]`` that go with each sample, by the name that they have in a batch."""
 
@@ -52,8 +56,20 @@ class AlignedSamples:
             return [index % len(self.data) for index in indices]
         return [int(self.order.step(index // self.gbs)[index % self.gbs]) for index in indices]
 
-    def batch(self, indices: Sequence[int], length: int) -> Batch:
-        numbers = self.numbers(indices)
+    def micro_batches(self, first: int, count: int, mbs: int, replicas: int) -> MicroBatches:
+        if self.packing is not None:
+            numbers = self.numbers(range(first, first + count))
+            most = mbs * (2 if self.data.pairs else 1) * self.seq_length
+            return self.packing.micro_batches(self.data, numbers, most, replicas, self.per_sample)
+        longest = int(self._inputs(first, first + count).max())
+        length = min(self.seq_length, math.ceil(longest / self.multiple) * self.multiple)
+
+        def batch(indices: Sequence[int]) -> Batch:
+            return self._batch(self.numbers(indices), length)
+
+        return unpacked(batch, first, count, mbs, replicas, sides=2 if self.data.pairs else 1, length=length)
+
+    def _batch(self, numbers: list[int], length: int) -> Batch:
         sides = zip(*(self.data.sample(number) for number in numbers), strict=True)
         sequences = [sequence for side in sides for sequence in side]
         shape = len(sequences), length
@@ -76,10 +92,6 @@ class AlignedSamples:
     def _inputs(self, first: int, last: int) -> npt.NDArray[np.int64]:
         """Input tokens of each sequence, ``[samples]`` or ``[samples, 2]``."""
         return self.data.lengths[self.numbers(range(first, last))] - 1
-
-    def length(self, first: int, count: int) -> int:
-        longest = int(self._inputs(first, first + count).max())
-        return min(self.seq_length, math.ceil(longest / self.multiple) * self.multiple)
 
     def tokens(self, first: int, last: int) -> int:
         return int(self._inputs(first, last).sum()) if last > first else 0
@@ -141,6 +153,7 @@ def samples_of(
         size=size,
         seq_length=recipe.batch.seq_length,
         multiple=multiple_of(recipe),
+        packing=packing_of(recipe),
         per_sample=per_sample,
     )
 
@@ -158,6 +171,25 @@ def order_identity(recipe: Recipe, data: AlignedData) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def packing_of(recipe: Recipe) -> Packing | None:
+    """How the recipe packs, None if it does not."""
+    task, par = recipe.task, recipe.parallelism
+    if task.kind == "cpt" or not task.packing:
+        return None
+    pp, vpp = int(par.pp), int(par.vpp)
+    return Packing(
+        sequence_multiple=2 * int(par.cp) if int(par.cp) > 1 else 1,
+        row_multiple=None if has_buffers(recipe) else multiple_of(recipe),
+        seq_length=recipe.batch.seq_length,
+        group=(par.microbatch_group_size_per_vp_stage or pp) if vpp > 1 else 1,
+    )
+
+
+def has_buffers(recipe: Recipe) -> bool:
+    """Whether communication buffers of a fixed size are made (userbuffers): every step has their length."""
+    return recipe.overlap.tp_comm not in (False, AUTO)
+
+
 def multiple_of(recipe: Recipe) -> int:
     """What a padded length must be a multiple of; the whole sequence length where buffers are made for it.
 
@@ -165,7 +197,7 @@ def multiple_of(recipe: Recipe) -> int:
     FP8 GEMMs take rows in multiples of 16, blockwise scaling of 128 (Transformer Engine).
     """
     par, precision = recipe.parallelism, recipe.precision
-    if recipe.overlap.tp_comm not in (False, AUTO):
+    if has_buffers(recipe):
         return recipe.batch.seq_length
     tp, cp = int(par.tp), int(par.cp)
     ranks = cp * (tp if par.sequence_parallel else 1)

@@ -15,7 +15,8 @@ import torch
 from colosseum.runtime.stability.ladder import Event
 
 Batch = dict[str, torch.Tensor]
-"""Tensors of a micro-batch. Always ``tokens``, ``labels``, ``position_ids`` ``[B, S]``; the others are the task's."""
+"""Tensors of a micro-batch. Always ``tokens``, ``labels``, ``position_ids`` ``[B, S]``; of a packed row also
+``cu_seqlens`` ``[sequences + 1]``, where its sequences begin; the others are the task's."""
 Part = Literal["train", "valid"]
 
 
@@ -29,15 +30,25 @@ class Shown:
     """Targets that the loss does not count."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroBatches:
+    """The micro-batches of one step over all replicas, all of one shape; replica r takes r, r + replicas, …"""
+
+    per_replica: int
+    rows: int
+    """B of each."""
+    length: int
+    """S of each, before context parallelism cuts it."""
+    packed: bool
+    """A row holds several sequences."""
+    make: Callable[[int], Batch]
+
+
 class Samples(Protocol):
     """Samples in the order in which they are trained on."""
 
-    def batch(self, indices: Sequence[int], length: int) -> Batch:
-        """The micro-batch of these samples; each 2-D tensor is ``[B, length]``, before context parallelism cuts it."""
-        ...
-
-    def length(self, first: int, count: int) -> int:
-        """Tokens that every sequence of samples ``first`` to ``first + count - 1`` is padded to."""
+    def micro_batches(self, first: int, count: int, mbs: int, replicas: int) -> MicroBatches:
+        """Those of the step that takes samples ``first`` to ``first + count - 1``."""
         ...
 
     def tokens(self, first: int, last: int) -> int:
@@ -83,6 +94,22 @@ class Setup:
     """Which weights these are."""
 
 
+def unpacked(
+    batch: Callable[[Sequence[int]], Batch], first: int, count: int, mbs: int, replicas: int, *, sides: int, length: int
+) -> MicroBatches:
+    """``mbs`` samples a micro-batch, each of ``sides`` sequences padded to ``length``.
+
+    Args:
+        batch: makes the micro-batch of these samples.
+    """
+
+    def make(number: int) -> Batch:
+        return batch(range(first + number * mbs, first + (number + 1) * mbs))
+
+    per_replica = count // (mbs * replicas)
+    return MicroBatches(per_replica=per_replica, rows=mbs * sides, length=length, packed=False, make=make)
+
+
 def token_sums(losses_BS: torch.Tensor, batch: Batch) -> Sums:
     """Cross-entropy and number of the tokens in ``loss_mask``."""
     mask_BS = batch["loss_mask"].float()
@@ -95,11 +122,6 @@ class Task(Protocol):
     @property
     def names(self) -> tuple[str, ...]:
         """Sums that `metrics` reads, besides loss and count."""
-        ...
-
-    @property
-    def sequences_per_sample(self) -> int:
-        """A DPO sample is a pair."""
         ...
 
     def prepare(self, setup: Setup) -> None:

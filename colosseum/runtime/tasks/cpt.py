@@ -18,7 +18,6 @@ class Cpt:
     """The loss is the mean cross-entropy of the unmasked tokens."""
 
     names: tuple[str, ...] = ()
-    sequences_per_sample = 1
 
     def __init__(self, recipe: Recipe, cache: Path) -> None:
         self._recipe, self._cache = recipe, cache

@@ -25,7 +25,6 @@ class Dpo:
         *("accuracy", "margin", "reward_chosen", "reward_rejected", "logp_chosen", "logp_rejected"),
         *("kl_sum", "kl_tokens"),
     )
-    sequences_per_sample = 2
 
     def __init__(self, recipe: Recipe, cache: Path) -> None:
         assert isinstance(recipe.task, DpoTask)
@@ -75,7 +74,8 @@ class Dpo:
 
     def sums(self, losses_BS: torch.Tensor, batch: Batch) -> Sums:
         logp_B, count_B = reference.response_log_probs(losses_BS, batch)
-        logp, count = logp_B.view(2, -1), count_B.view(2, -1)
+        pairs_here = len(batch["number"])
+        logp, count = logp_B.view(2, pairs_here), count_B.view(2, pairs_here)
         ref = torch.stack([batch[name] for name in reference.SIDES]).float()
         kl_sum = (logp.detach() - ref).sum()
         kl_tokens = count.sum()

@@ -33,7 +33,11 @@ def response_log_probs(losses_BS: torch.Tensor, batch: Batch) -> tuple[torch.Ten
     The gradient is that of this rank's tokens: megatron-core adds the ranks' up.
     """
     mask_BS = batch["loss_mask"].float()
-    logp_B, count_B = -(losses_BS.float() * mask_BS).sum(1), mask_BS.sum(1)
+    logp_BS = -losses_BS.float() * mask_BS
+    if "response" in batch:
+        logp_B, count_B = _by_response(logp_BS, batch), _by_response(mask_BS, batch)
+    else:
+        logp_B, count_B = logp_BS.sum(1), mask_BS.sum(1)
     if parallel_state.get_context_parallel_world_size() > 1:
         group = parallel_state.get_context_parallel_group()
         logp_B = reduce_from_tensor_model_parallel_region(logp_B, group=group)
@@ -41,11 +45,17 @@ def response_log_probs(losses_BS: torch.Tensor, batch: Batch) -> tuple[torch.Ten
     return logp_B, count_B
 
 
+def _by_response(values_BS: torch.Tensor, batch: Batch) -> torch.Tensor:
+    """Sums of a packed row's tokens by response: ``[responses]``, all chosen before all rejected."""
+    responses = 2 * len(batch["number"])
+    sums = values_BS.new_zeros(responses + 1)  # the last is the padding's
+    return sums.index_add(0, batch["response"].flatten(), values_BS.flatten())[:responses]
+
+
 class LogProbs:
     """A task that trains nothing: writes the log-probabilities of every sample's two sides into ``found``."""
 
     names: tuple[str, ...] = ()
-    sequences_per_sample = 2
 
     def __init__(self, found: dict[str, Figures]) -> None:
         self._found = found
@@ -63,7 +73,7 @@ class LogProbs:
     def sums(self, losses_BS: torch.Tensor, batch: Batch) -> Sums:
         logp_B, count_B = response_log_probs(losses_BS, batch)
         numbers = batch["number"].cpu().numpy()
-        for name, side in zip(SIDES, logp_B.double().cpu().numpy().reshape(2, -1), strict=True):
+        for name, side in zip(SIDES, logp_B.double().cpu().numpy().reshape(2, len(numbers)), strict=True):
             self._found[name][numbers] = side
         return Sums(loss=logp_B.sum(), count=count_B.sum().int(), more={})
 

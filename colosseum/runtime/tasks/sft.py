@@ -19,7 +19,6 @@ class Sft:
     """See ``tasks.base.Task``."""
 
     names: tuple[str, ...] = ()
-    sequences_per_sample = 1
 
     def __init__(self, recipe: Recipe, cache: Path) -> None:
         self._recipe, self._cache = recipe, cache

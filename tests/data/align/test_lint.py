@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from colosseum.data.align.distance import edit_distance, nearly_same
 from colosseum.data.align.encode import Spec
 from colosseum.data.align.lint import LIMITS, MEANING, lint
+from colosseum.data.align.packing import pack
 from colosseum.data.align.rows import Kind
 
 from .conftest import spec, write_rows
@@ -107,6 +108,14 @@ def test_figures_are_those_of_training(special_file: Path, tmp_path: Path) -> No
     report = lint(file, spec=spec_of(special_file))
     assert report.counts == build_cache(file, spec(special_file, seq_length=56), tmp_path).counts
     assert report.silent_roles == ("Tool",)
+    lengths = build_cache(file, spec(special_file, seq_length=56), tmp_path).lengths - 1
+    packed = report.packing(gbs=None)
+    assert packed is not None
+    assert packed.efficiency == lengths.sum() / (packed.rows * 56)
+    assert packed.rows == len(pack(lengths, 56).rows)
+    one_by_one = report.packing(gbs=1)
+    assert one_by_one is not None
+    assert one_by_one.rows == len(lengths), "samples of different steps share no row"
 
 
 def _plain(a: str, b: str) -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colosseum.data.align.packing import pack, pack_row, pad_multiple
+from colosseum.data.align.packing import pack, pack_row, padded_sizes
 from colosseum.errors import RefusedInput
 
 LENGTHS = st.lists(st.integers(1, 64), max_size=60)
@@ -50,23 +52,6 @@ def test_pairs_stay_together(pairs: list[tuple[int, int]]) -> None:
     assert all(sum(padded(n, 2) for i in row for n in pairs[i]) <= 64 for row in plan.rows)
 
 
-@pytest.mark.parametrize(
-    ("layout", "expected"),
-    [
-        ({}, 1),
-        ({"cp": 2}, 4),  # 2 * cp pieces
-        ({"tp": 4, "sequence_parallel": True}, 4),
-        ({"tp": 4, "cp": 2, "sequence_parallel": True}, 8),  # cp * lcm(2, tp)
-        ({"tp": 3, "cp": 2, "sequence_parallel": True}, 12),
-        ({"fp8": True}, 16),
-        ({"cp": 2, "fp8": True}, 32),  # 16 * cp
-        ({"tp": 8, "cp": 2, "sequence_parallel": True, "fp8": True}, 256),
-    ],
-)
-def test_multiples(layout: dict[str, int], expected: int) -> None:
-    assert pad_multiple(**layout) == expected  # type: ignore[arg-type]
-
-
 def test_refusals() -> None:
     with pytest.raises(RefusedInput, match="multiple of 16"):
         pack(np.array([3]), 100, 16)
@@ -75,18 +60,18 @@ def test_refusals() -> None:
 
 
 @given(
-    sequences=st.lists(st.lists(st.integers(3, 99), min_size=2, max_size=9), min_size=1, max_size=4),
+    sequences=st.lists(st.lists(st.integers(3, 99), min_size=2, max_size=9), min_size=0, max_size=4),
     multiple=st.sampled_from([1, 4]),
     data=st.data(),
 )
 def test_a_row(sequences: list[list[int]], multiple: int, data: st.DataObject) -> None:
     """Cut at its boundaries the row is the samples again: inputs, next tokens, masks, positions from 0."""
     masks = [data.draw(st.lists(st.booleans(), min_size=len(s), max_size=len(s))) for s in sequences]
-    row = pack_row([(7 + n, [(s, m)]) for n, (s, m) in enumerate(zip(sequences, masks, strict=True))], 64, multiple, 0)
+    row = pack_row([[(s, m)] for s, m in zip(sequences, masks, strict=True)], 64, multiple, longest=16)
     assert row.cu_seqlens[0] == 0
     assert row.cu_seqlens[-1] == 64
     assert (np.diff(row.cu_seqlens) > 0).all()
-    assert row.owners.tolist()[: len(sequences)] == [7 + n for n in range(len(sequences))]
+    assert (np.diff(row.cu_seqlens) <= 16).all(), "what is left over is cut too: learned positions have no more rows"
     for n, (ids, mask) in enumerate(zip(sequences, masks, strict=True)):
         start, end = row.cu_seqlens[n], row.cu_seqlens[n + 1]
         assert (end - start) % multiple == 0
@@ -94,5 +79,15 @@ def test_a_row(sequences: list[list[int]], multiple: int, data: st.DataObject) -
         assert row.inputs[start : start + length].tolist() == ids[:-1]
         assert row.targets[start : start + length].tolist() == ids[1:]
         assert row.loss_mask[start:end].tolist() == [*mask[1:], *[False] * (end - start - length)]
+        assert (row.owners[start : start + length] == n).all()
+    for start, end in pairwise(row.cu_seqlens):
         assert row.position_ids[start:end].tolist() == list(range(end - start))
+    assert (row.owners == len(sequences)).sum() == 64 - sum(len(ids) - 1 for ids in sequences)
     assert row.loss_mask.sum() == sum(sum(m[1:]) for m in masks)
+
+
+def test_sides_of_pairs_are_numbered_chosen_first() -> None:
+    pairs = [[([1, 2, 3], [0, 1, 1]), ([1, 4], [0, 1])], [([5, 6], [0, 1]), ([5, 7, 8], [0, 1, 1])]]
+    row = pack_row(pairs, 8, 1, longest=8)
+    assert row.owners.tolist() == [0, 0, 2, 1, 3, 3, 4, 4]
+    assert padded_sizes(np.array([[2, 1], [1, 2]]), 4).tolist() == [8, 8]
