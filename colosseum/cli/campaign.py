@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from colosseum.bundle import read_bundle
+from colosseum.cli.arguments import recipe_and_overrides
 from colosseum.cli.launching import report
 from colosseum.cli.output import Cluster, Json, Runs, columns, emit, say, stdout, warn, wide
-from colosseum.cli.words import recipe_and_overrides
 from colosseum.launch.bundles.compile import Compiled
 from colosseum.launch.campaigns.campaign import Campaign, Stage, as_planned, begin, find, plan, remarks
 from colosseum.launch.campaigns.file import read_file

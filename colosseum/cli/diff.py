@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from colosseum.cli.arguments import complete, plain_and_overrides
 from colosseum.cli.output import Cluster, Json, columns, emit, stdout, warn
-from colosseum.cli.words import complete, plain_and_overrides
 from colosseum.errors import RefusedInput
 from colosseum.recipe.compare import ABSENT, KINDS, Difference, differences
 from colosseum.recipe.describe import text_of

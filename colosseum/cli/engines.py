@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from colosseum.cli.arguments import complete, recipe_and_overrides
 from colosseum.cli.output import Cluster, Json, columns, emit, stdout, warn
-from colosseum.cli.words import complete, recipe_and_overrides
 from colosseum.engines.planned import resolved
 from colosseum.engines.registry import ENGINES, faults_by_engine
 from colosseum.errors import Fault

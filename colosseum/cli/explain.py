@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from colosseum.cli.arguments import complete, plain_and_overrides
 from colosseum.cli.output import Cluster, Json, columns, emit, facts, stdout, warn
-from colosseum.cli.words import complete, plain_and_overrides
 from colosseum.engines.explain import Explained, explained
 from colosseum.engines.fields import COLUMNS, cell_text
 from colosseum.errors import Fault, RefusedInput

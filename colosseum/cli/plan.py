@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from colosseum.cli.arguments import RecipeWords, recipe_and_overrides
 from colosseum.cli.output import Cluster, Json, document, stdout, warn
-from colosseum.cli.words import RecipeWords, recipe_and_overrides
 from colosseum.errors import Fault, RefusedInput
 from colosseum.terminal import is_text
 

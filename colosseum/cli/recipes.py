@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from colosseum.bundle import to_yaml
+from colosseum.cli.arguments import RecipeWords, recipe_and_overrides
 from colosseum.cli.output import Cluster, Json, emit, facts, stdout, warn
-from colosseum.cli.words import RecipeWords, recipe_and_overrides
 from colosseum.errors import Fault, RefusedInput
 from colosseum.recipe.load import describe_recipe, load, shipped_recipes
 

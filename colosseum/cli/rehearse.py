@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from colosseum.cli.arguments import RecipeWords, recipe_and_overrides
 from colosseum.cli.output import Cluster, Json, Runs, columns, emit, note, stdout, warn
-from colosseum.cli.words import RecipeWords, recipe_and_overrides
 from colosseum.errors import RunFailed
 from colosseum.launch.runs.submit import runs_root
 from colosseum.launch.trials import rehearsal

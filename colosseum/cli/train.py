@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from colosseum.cli.arguments import OptionalRecipeWords, split_words
 from colosseum.cli.output import Cluster, Json, Runs
 from colosseum.cli.rejected import generate_rejected
-from colosseum.cli.words import OptionalRecipeWords, split_words
 
 if TYPE_CHECKING:
     from colosseum.launch.runs.request import NewRun, Request

@@ -93,6 +93,6 @@ def test_a_layout_is_written_one_way() -> None:
 
 
 def test_completion_offers_every_field_of_the_catalogue() -> None:
-    from colosseum.cli.words import complete
+    from colosseum.cli.arguments import complete
 
     assert {f"{path}=" for path in catalogue() if path.startswith("optimizer.")} == set(complete("optimizer."))

@@ -1,4 +1,4 @@
-"""The positional words of a verb: RECIPE (the first word without ``=``) and overrides, and their shell completion."""
+"""The positional arguments of a command: RECIPE (the first one without ``=``) and overrides, and shell completion."""
 
 from __future__ import annotations
 
