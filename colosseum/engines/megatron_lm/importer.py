@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from colosseum.engines.foreign_options import megatron_options
 from colosseum.engines.importing import UNREAD, Finding, Imported, direct, finding
-from colosseum.engines.known import megatron_options
 from colosseum.engines.megatron_lm.script import is_plain, options
 from colosseum.errors import Fault, RefusedInput
 

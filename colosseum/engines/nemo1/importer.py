@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from colosseum.engines.foreign_options import nemo1_defaults, nemo1_keys
 from colosseum.engines.importing import UNREAD, Finding, Imported, direct, finding
-from colosseum.engines.known import nemo1_defaults, nemo1_keys
 from colosseum.engines.nemo1.config import ACTIVATIONS, SCHEDULES
 from colosseum.errors import Fault, RefusedInput
 from colosseum.recipe.scan import REFERENCE_RULE, scan

@@ -1,6 +1,6 @@
-"""What the foreign tools know: every option of Megatron-LM, every key of NeMo 1.x and NeMo-Aligner (``known_*.tsv``).
+"""Every option of Megatron-LM, every key of NeMo 1.x and NeMo-Aligner (``options_*.tsv``).
 
-The lists say in their first lines which sources they were read from.
+The first lines of each list name its sources.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import yaml
 
 
 def rows(name: str) -> Iterator[dict[str, str]]:
-    """Rows of ``known_NAME.tsv``."""
-    text = resources.files("colosseum.engines").joinpath(f"known_{name}.tsv").read_text(encoding="utf-8")
+    """Rows of ``options_NAME.tsv``."""
+    text = resources.files("colosseum.engines").joinpath(f"options_{name}.tsv").read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     yield from csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
 
@@ -32,13 +32,13 @@ TEMPLATES = {"cpt": "nemo1_gpt_config", "sft": "aligner_sft", "dpo": "aligner_dp
 
 @functools.cache
 def nemo1_keys() -> frozenset[str]:
-    """Dotted keys that some template has or that NeMo reads all the same."""
+    """Dotted keys of all templates, and keys that NeMo reads although no template has them."""
     return frozenset(row["key"] for name in (*TEMPLATES.values(), "nemo1_absent") for row in rows(name))
 
 
 @functools.cache
 def nemo1_defaults(task: str) -> Mapping[str, Any]:
-    """What the template of a task says; null stays null, interpolations and what must be given are left out."""
+    """Defaults in the template of a task, including null; interpolations and ``???`` are left out."""
     found = {row["key"]: yaml.safe_load(row["default"]) for row in rows(TEMPLATES[task])}
     return {
         key: _number(value)
@@ -48,7 +48,7 @@ def nemo1_defaults(task: str) -> Mapping[str, Any]:
 
 
 def _number(value: Any) -> Any:
-    """``2e-4``: text to PyYAML, a number to NeMo; ``None`` is how the lists write null."""
+    """``2e-4``: text to PyYAML, a number to NeMo; ``None`` in the lists is null."""
     if value == "None":
         return None
     try:
