@@ -14,7 +14,7 @@ from colosseum.engines.fields import table
 from colosseum.engines.megatron_lm.engine import MegatronLmEngine
 from tests.engines.conftest import Rendered, Resolved
 
-REFERENCE = Path(fields.__file__).parent / "known_megatron_lm.tsv"
+REFERENCE = Path(fields.__file__).parent / "options_megatron_lm.tsv"
 VERSIONS = {"0.16.1", "0.19.0"}
 SHIPPED = {
     "colosseum-355b/baseline-96": (),
