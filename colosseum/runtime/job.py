@@ -39,7 +39,7 @@ class Job:
     run: RunDir
     attempt: AttemptDir
     number: int
-    place: parallel.Place
+    rank_info: parallel.RankInfo
     step: int = 0
     last_saved_step: int | None = None
 
@@ -51,7 +51,7 @@ class Job:
             retry=retry,
             step=self.step,
             last_saved_step=self.last_saved_step,
-            rank=self.place.rank,
+            rank=self.rank_info.rank,
             reason=reason,
         )
         return exit_code(kind, retry=retry)
@@ -65,20 +65,20 @@ class Job:
 
 def main(bundle_folder: Path, stop: StopSignal) -> int:
     """Runs this rank to its end; the exit code of docs/contracts.md. The run folder is the bundle's parent."""
-    place = parallel.Place.from_env()
+    rank_info = parallel.RankInfo.from_env()
     run = RunDir(bundle_folder.resolve().parent)
     number = int(os.environ.get("COLOSSEUM_ATTEMPT", "0"))
     attempt = run.attempt(number)
     attempt.root.mkdir(parents=True, exist_ok=True)
-    job = Job(run=run, attempt=attempt, number=number, place=place)
+    job = Job(run=run, attempt=attempt, number=number, rank_info=rank_info)
     try:
-        if place.rank == 0:
+        if rank_info.rank == 0:
             attempt.room.write_bytes(bytes(ROOM_BYTES))
         bundle = read_bundle(bundle_folder)
         recipe = bundle.recipe
-        _check_ranks(recipe, place)
+        _check_ranks(recipe, rank_info)
         stop.leave_at_once(job.leave)
-        parallel.start(recipe, place, 2 * _hang_timeout_s(recipe))
+        parallel.start(recipe, rank_info, 2 * _hang_timeout_s(recipe))
         buffers = userbuffers.start(recipe)
         stopped = train(job, recipe, stop, predicted_step_s=bundle.plan.step_time_s)
         if buffers:
@@ -107,7 +107,7 @@ def train(job: Job, recipe: Recipe, stop: StopSignal, *, predicted_step_s: float
         predicted_step_s: of the plan, to stand beside what is measured.
     """
     reading.guard()
-    writer = MetricsWriter(job.run, job.number, tensorboard=True) if job.place.rank == 0 else None
+    writer = MetricsWriter(job.run, job.number, tensorboard=True) if job.rank_info.rank == 0 else None
     total_steps = derived.total_steps(recipe) or 0
     training = _build(job.run, recipe, total_steps)
     saver = saving.Saver(job.run, job.number, recipe)
@@ -117,7 +117,7 @@ def train(job: Job, recipe: Recipe, stop: StopSignal, *, predicted_step_s: float
     train, validation = _samples(training, state, total_steps)
     if writer:
         writer.event("data_probe", state.step, **probe(recipe, train, state.consumed_samples))
-    watchdog = Watchdog(job.attempt, job.place.rank, _hang_timeout_s(recipe), lambda: saver.last_saved_step)
+    watchdog = Watchdog(job.attempt, job.rank_info.rank, _hang_timeout_s(recipe), lambda: saver.last_saved_step)
     watchdog.start()
     stop.leave_after_steps()
     work = loop.Loop(
@@ -146,9 +146,9 @@ def _hang_timeout_s(recipe: Recipe) -> float:
     return float(parse_duration_s(recipe.stability.hang_timeout))
 
 
-def _check_ranks(recipe: Recipe, place: parallel.Place) -> None:
-    if place.ranks != recipe.resources.gpus:
-        raise ConfigFailure(f"the recipe is for {recipe.resources.gpus} ranks and {place.ranks} were started")
+def _check_ranks(recipe: Recipe, rank_info: parallel.RankInfo) -> None:
+    if rank_info.ranks != recipe.resources.gpus:
+        raise ConfigFailure(f"the recipe is for {recipe.resources.gpus} ranks and {rank_info.ranks} were started")
 
 
 def _build(run: RunDir, recipe: Recipe, total_steps: int) -> Training:

@@ -1,4 +1,4 @@
-"""This process among all ranks: its place, the process groups, the random seeds."""
+"""This process among all ranks: its rank, the process groups, the random seeds."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ PIPELINE_SEED_STEP = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where this process stands."""
+class RankInfo:
+    """Rank and world size of this process, globally and on its node."""
 
     rank: int
     ranks: int
@@ -30,7 +30,7 @@ class Place:
     local_ranks: int
 
     @classmethod
-    def from_env(cls) -> Place:
+    def from_env(cls) -> RankInfo:
         """From torchrun's variables, which the launchers of this package set too; alone if there are none."""
         env = os.environ
         return cls(
@@ -41,17 +41,17 @@ class Place:
         )
 
 
-def start(recipe: Recipe, place: Place, timeout_s: float) -> None:
+def start(recipe: Recipe, rank_info: RankInfo, timeout_s: float) -> None:
     """Takes the device, joins all ranks, forms the groups of the recipe's layout and seeds the generators."""
-    device.prepare(place.local_rank, place.local_ranks)
+    device.prepare(rank_info.local_rank, rank_info.local_ranks)
     if not dist.is_initialized():
         os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
         os.environ.setdefault("MASTER_PORT", "29500")
         options: dict[str, Any] = {"device_id": device.current()} if device.is_cuda() else {}
         dist.init_process_group(
             device.backend(),
-            rank=place.rank,
-            world_size=place.ranks,
+            rank=rank_info.rank,
+            world_size=rank_info.ranks,
             timeout=timedelta(seconds=timeout_s),
             **options,
         )

@@ -27,11 +27,11 @@ def main(jobs_file: str) -> None:
     from colosseum.runtime.failures import judge
     from colosseum.runtime.stopping import StopSignal
 
-    place = parallel.Place.from_env()
+    rank_info = parallel.RankInfo.from_env()
     for number, entry in enumerate(json.loads(Path(jobs_file).read_text())):
         recipe = Recipe.from_data(entry["recipe"])
         if number == 0:
-            parallel.start(recipe, place, 300.0)
+            parallel.start(recipe, rank_info, 300.0)
         else:
             parallel.form_groups(recipe)
             parallel.seed(recipe)
@@ -39,7 +39,7 @@ def main(jobs_file: str) -> None:
         attempt = run.attempt(0)
         attempt.root.mkdir(parents=True, exist_ok=True)
         try:
-            job.train(job.Job(run=run, attempt=attempt, number=0, place=place), recipe, StopSignal())
+            job.train(job.Job(run=run, attempt=attempt, number=0, rank_info=rank_info), recipe, StopSignal())
         except Exception as error:
             if not entry["may_fail"]:
                 raise

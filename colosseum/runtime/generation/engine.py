@@ -75,8 +75,8 @@ def started(checkpoint: Path, tp: int, pp: int, vocab_size: int) -> Iterator[Eng
         for rank in range(1, ranks)
     ]
     try:
-        place = parallel.Place(rank=0, ranks=ranks, local_rank=0, local_ranks=ranks)
-        yield Engine(_decoder(checkpoint, tp, pp, vocab_size, store, place))
+        rank_info = parallel.RankInfo(rank=0, ranks=ranks, local_rank=0, local_ranks=ranks)
+        yield Engine(_decoder(checkpoint, tp, pp, vocab_size, store, rank_info))
         _share(None)
         for other in others:
             other.wait(60)
@@ -92,8 +92,8 @@ def follow(checkpoint: Path, tp: int, pp: int, vocab_size: int, port: int, rank:
     """One of the other ranks: computes its part of each batch until rank 0 has no more."""
     ranks = tp * pp
     store = dist.TCPStore("127.0.0.1", port, ranks, is_master=False, timeout=timedelta(minutes=5))
-    place = parallel.Place(rank=rank, ranks=ranks, local_rank=rank, local_ranks=ranks)
-    decoder = _decoder(checkpoint, tp, pp, vocab_size, store, place)
+    rank_info = parallel.RankInfo(rank=rank, ranks=ranks, local_rank=rank, local_ranks=ranks)
+    decoder = _decoder(checkpoint, tp, pp, vocab_size, store, rank_info)
     while (batch := _share(None)) is not None:
         decoder.run(batch, None)
     dist.destroy_process_group()
@@ -108,16 +108,16 @@ def _share(batch: Batch | None) -> Batch | None:
     return box[0]
 
 
-def _decoder(checkpoint: Path, tp: int, pp: int, vocab_size: int, store: Any, place: parallel.Place) -> Decoder:
+def _decoder(checkpoint: Path, tp: int, pp: int, vocab_size: int, store: Any, rank_info: parallel.RankInfo) -> Decoder:
     """Every rank calls it."""
     metadata = read_metadata(checkpoint)
     recipe = generation_recipe(origin_of(checkpoint, metadata), metadata, tp, pp)
-    device.prepare(place.local_rank, place.local_ranks)
+    device.prepare(rank_info.local_rank, rank_info.local_ranks)
     options: dict[str, Any] = {"device_id": device.current()} if device.is_cuda() else {}
     dist.init_process_group(
-        device.backend(), store=store, rank=place.rank, world_size=place.ranks, timeout=TIMEOUT, **options
+        device.backend(), store=store, rank=rank_info.rank, world_size=rank_info.ranks, timeout=TIMEOUT, **options
     )
-    parallel.start(recipe, place, TIMEOUT.total_seconds())
+    parallel.start(recipe, rank_info, TIMEOUT.total_seconds())
     reading.guard()
     _, (chunk,) = model.build(recipe)
     training = Training(recipe=recipe, task=task_of(recipe, checkpoint), model=[chunk], optimizer=None, schedule=None)

@@ -27,13 +27,13 @@ def main(jobs_file: str) -> None:
         tokens, at = torch.tensor([ids]), torch.arange(len(ids))[None]
         return whole(chunk(input_ids=tokens, position_ids=at, attention_mask=None))[0]
 
-    place = parallel.Place.from_env()
+    rank_info = parallel.RankInfo.from_env()
     store = f"file://{Path(jobs_file).absolute()}.store"  # no port that another test could take
-    dist.init_process_group("gloo", init_method=store, rank=place.rank, world_size=place.ranks)
+    dist.init_process_group("gloo", init_method=store, rank=rank_info.rank, world_size=rank_info.ranks)
     for number, entry in enumerate(json.loads(Path(jobs_file).read_text())):
         recipe = Recipe.from_data(entry["recipe"])
         if number == 0:
-            parallel.start(recipe, place, 60.0)
+            parallel.start(recipe, rank_info, 60.0)
         else:
             parallel.form_groups(recipe)
             parallel.seed(recipe)
@@ -46,7 +46,7 @@ def main(jobs_file: str) -> None:
             first = logits(chunk.eval(), ids)[:, : recipe.model.vocab_size]
             for _ in range(entry["new"]):
                 ids.append(int(logits(chunk, ids)[-1].argmax()))
-        if place.rank == 0:
+        if rank_info.rank == 0:
             np.savez(entry["out"], logits=first[entry["shown"]].numpy(), generated=ids[-entry["new"] :])
         dist.barrier()
         parallel_state.destroy_model_parallel()
