@@ -96,7 +96,7 @@ def _show(campaign: Campaign, as_json: bool) -> None:
 def _show_stages(found: Sequence[StageStatus]) -> None:
     rows = []
     for status in found:
-        stage, steps = status.stage, status.job.standing.steps_text if status.job else ""
+        stage, steps = status.stage, status.job.status.steps_text if status.job else ""
         cells = (stage.name, stage.source or "", status.gate_word, stage.job or "", status.word, steps, stage.run)
         rows.append((*cells, status.why))
     wide().print(columns(rows, ("stage", "from", "gate", "job", "state", "step", "run", "")))

@@ -133,7 +133,7 @@ def cancel(run: Run, cluster: Cluster = None, runs: Runs = None) -> None:
     from colosseum.launch.runs import jobs
 
     job = jobs.cancel(_pick(run, runs, cluster))
-    say(f"cancelled job {job.submission.job_id} of {job.run.root.name}, saved at step {job.standing.saved_step}")
+    say(f"cancelled job {job.submission.job_id} of {job.run.root.name}, saved at step {job.status.saved_step}")
     say(f"to resume: colosseum jobs requeue {job.run.root.name}")
 
 
@@ -212,7 +212,7 @@ def _cells(job: Job) -> Sequence[str]:
     from colosseum.launch.runs.jobs import LIVE
     from colosseum.units import format_duration
 
-    at = job.standing
+    at = job.status
     step = f"{at.step:,}" + (f"/{at.total_steps:,}" if at.total_steps else "") if at.step else ""
     left = format_duration(at.left_s) if at.left_s is not None and job.word == "running" else ""
     return (
@@ -231,8 +231,8 @@ def _saved(job: Job) -> str:
     from colosseum.monitor.watch import age_s
     from colosseum.units import format_duration
 
-    age = age_s(job.standing.saved_unix_s)
-    return "" if age is None else f"{job.standing.saved_step:,}, {format_duration(age)} ago"
+    age = age_s(job.status.saved_unix_s)
+    return "" if age is None else f"{job.status.saved_step:,}, {format_duration(age)} ago"
 
 
 def _facts(job: Job) -> list[tuple[str, str]]:
@@ -240,7 +240,7 @@ def _facts(job: Job) -> list[tuple[str, str]]:
     from colosseum.monitor.watch import age_s
     from colosseum.units import format_duration
 
-    at = job.standing
+    at = job.status
     rows = [("run", str(job.run.root))]
     if job.submission.job_id:
         rows.append(("job", f"{job.submission.job_id} ({job.submission.scheduler})"))
@@ -282,5 +282,5 @@ def _as_json(job: Job) -> dict[str, Any]:
         "nodes": job.state.nodes,
         "restarts": job.state.restarts,
         "attempt": None if job.attempt is None else job.attempt.number,
-        **asdict(job.standing),
+        **asdict(job.status),
     }

@@ -90,7 +90,7 @@ def show(sweep: Sweep, as_json: bool, *, must_end: bool = False) -> None:
 def _show_rows(sweep: Sweep, rows: Sequence[Row]) -> None:
     cells = []
     for row in rows:
-        at = row.job.standing if row.job else None
+        at = row.job.status if row.job else None
         figures = ["" if x is None else f"{x:.4f}" for x in (row.loss, row.val_loss)]
         mfu = "" if at is None or at.mfu is None else f"{at.mfu:.1%}"
         steps = at.steps_text if at else ""

@@ -43,8 +43,8 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """The newest figures of a run; None = not known (yet)."""
+class RunStatus:
+    """The newest metrics of a run; None = not known (yet)."""
 
     step: int
     """0 = no step yet."""
@@ -55,7 +55,7 @@ class Standing:
     step_time_s: float | None
     predicted_step_time_s: float | None
     left_s: float | None
-    """To the last step at the present speed."""
+    """Time to the last step at the current speed."""
     saved_step: int
     """0 = no checkpoint yet."""
     saved_unix_s: float | None
@@ -70,7 +70,7 @@ class Standing:
         return f"{self.step:,}" + (f"/{self.total_steps:,}" if self.total_steps else "")
 
 
-NOTHING = Standing(
+UNKNOWN = RunStatus(
     step=0,
     total_steps=None,
     loss=None,
@@ -83,10 +83,10 @@ NOTHING = Standing(
     saved_unix_s=None,
     heard_unix_s=None,
 )
-"""Of a run that cannot be read."""
+"""The status of a run that cannot be read."""
 
 
-def standing(run: RunDir) -> Standing:
+def run_status(run: RunDir) -> RunStatus:
     """Reads the end of metrics.jsonl, the manifest, the plan and the names of the checkpoints."""
     rows = _tail(run.metrics)
     newest = max((whole(row.get("attempt")) or 0 for row in rows), default=0)
@@ -96,7 +96,7 @@ def standing(run: RunDir) -> Standing:
     step, total = whole(last.get("step")) or 0, whole(_object(run.bundle / MANIFEST).get("total_steps"))
     step_time_s = _figure(statistics.median, train, "step_time_s")
     saved = _newest_saved(run.checkpoints)
-    return Standing(
+    return RunStatus(
         step=step,
         total_steps=total,
         loss=number(last.get("loss")),

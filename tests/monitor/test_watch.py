@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from colosseum.monitor.logs import Reader, log_files
-from colosseum.monitor.watch import history, last_val_loss, standing
+from colosseum.monitor.watch import history, last_val_loss, run_status
 from colosseum.rundir import CHECKPOINT_MARK, RunDir, append_line, checkpoint_folder
 
 
@@ -46,7 +46,7 @@ def run(tmp_path: Path) -> RunDir:
 
 
 def test_the_newest_attempt_tells_where_a_run_stands(run: RunDir) -> None:
-    at = standing(run)
+    at = run_status(run)
     assert (at.step, at.total_steps, at.loss, at.mfu, at.saved_step) == (8, 20, 1.0, 0.25, 5)
     assert (at.step_time_s, at.predicted_step_time_s, at.left_s) == (2.0, 1.6, 24.0)
     assert at.heard_unix_s == 1008.0
@@ -56,11 +56,11 @@ def test_a_long_history_is_read_at_its_end_only(run: RunDir) -> None:
     _train(run, 2, range(9, 5000))
     with run.metrics.open("a") as file:
         file.write('{"kind": "train", "step": 5000, "att')  # torn
-    assert standing(run).step == 4999
+    assert run_status(run).step == 4999
 
 
 def test_a_run_without_a_step_has_no_figures(tmp_path: Path) -> None:
-    at = standing(RunDir(tmp_path))
+    at = run_status(RunDir(tmp_path))
     assert (at.step, at.loss, at.left_s, at.saved_step, at.heard_unix_s) == (0, None, None, 0, None)
 
 

@@ -36,10 +36,10 @@ def submit(campaign: Campaign, queue: Queue, *, again: bool) -> tuple[Campaign, 
     """
     with locked(campaign.root):
         campaign = read(campaign.root)
-        standing = {status.stage.name: status for status in statuses(campaign, must_answer=True)}
+        by_stage = {status.stage.name: status for status in statuses(campaign, must_answer=True)}
         submitted: list[str] = []
         for index, stage in enumerate(campaign.stages):
-            run, status = campaign.run_of(stage), standing[stage.name]
+            run, status = campaign.run_of(stage), by_stage[stage.name]
             on_its_way = status.word in (*LIVE, "done") or (stage.job is not None and not again)
             if on_its_way and stage.source not in submitted:
                 continue
@@ -55,7 +55,7 @@ def submit(campaign: Campaign, queue: Queue, *, again: bool) -> tuple[Campaign, 
             gate_job = None
             if stage.source is not None:
                 before = jobs[stage.source]
-                waits = [before] if before and standing[stage.source].word != "done" else []
+                waits = [before] if before and by_stage[stage.source].word != "done" else []
                 run.gate.unlink(missing_ok=True)
                 gate_job = queue.submit_script(run, recipe, "gate", GATE_COMMAND, after=waits)
                 after = [gate_job]

@@ -1,4 +1,4 @@
-"""Where the stages of a campaign stand: their jobs, their gates and their run folders together."""
+"""The status of each stage of a campaign, from its job, its gate and its run folder."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from colosseum.launch.campaigns.gate import read_gate
 from colosseum.launch.runs.jobs import Job, jobs_of, unasked_start
 from colosseum.launch.schedulers.base import JobState
 from colosseum.launch.schedulers.registry import scheduler_of
-from colosseum.monitor.watch import NOTHING
+from colosseum.monitor.watch import UNKNOWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageStatus:
-    """Where a stage stands."""
+    """The status of one stage."""
 
     stage: Stage
     job: Job | None
@@ -38,7 +38,7 @@ class StageStatus:
         return "passed" if self.gate.phase == "completed" else self.gate.phase
 
     def as_json(self, campaign: Campaign) -> dict[str, Any]:
-        stage, at = self.stage, self.job.standing if self.job else NOTHING
+        stage, at = self.stage, self.job.status if self.job else UNKNOWN
         return {
             "stage": stage.name,
             "from": stage.source,
@@ -53,7 +53,7 @@ class StageStatus:
 
 
 def statuses(campaign: Campaign, *, must_answer: bool = False) -> list[StageStatus]:
-    """Where each stage stands; the scheduler is asked once for the stages and once for the gates.
+    """The status of each stage; the scheduler is queried once for the stages and once for the gates.
 
     Raises:
         EnvironmentFault: the scheduler does not answer, and it ``must_answer``.

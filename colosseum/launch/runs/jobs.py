@@ -16,7 +16,7 @@ from colosseum.errors import EnvironmentFault, Fault, RefusedInput
 from colosseum.launch.local.ranks import run_lock
 from colosseum.launch.schedulers.base import JobState, Submission
 from colosseum.launch.schedulers.registry import SCHEDULERS, scheduler_of
-from colosseum.monitor.watch import NOTHING, Attempt, Standing, last_attempt, standing
+from colosseum.monitor.watch import UNKNOWN, Attempt, RunStatus, last_attempt, run_status
 from colosseum.reading import Unreadable, tail
 from colosseum.records import number, parse_object, text
 from colosseum.rundir import RunDir
@@ -39,7 +39,7 @@ class Job:
     submission: Submission
     state: JobState
     attempt: Attempt | None
-    standing: Standing
+    status: RunStatus
     unreadable: str = ""
     """Why nobody can tell which job is the newest: a sentence; then the submission is of no job."""
 
@@ -81,7 +81,7 @@ class Job:
 
     @property
     def _heard_of_it(self) -> bool:
-        heard, began = self.standing.heard_unix_s, self.attempt.began_unix_s if self.attempt else None
+        heard, began = self.status.heard_unix_s, self.attempt.began_unix_s if self.attempt else None
         return heard is not None and began is not None and heard >= began
 
 
@@ -111,7 +111,7 @@ def jobs_of(runs: Sequence[RunDir]) -> tuple[list[Job], list[str]]:
     """
     newest: dict[RunDir, Submission] = {}
     damaged: dict[RunDir, str] = {}
-    read: dict[RunDir, tuple[Attempt | None, Standing]] = {}
+    read: dict[RunDir, tuple[Attempt | None, RunStatus]] = {}
     for run in runs:
         with _noting(damaged, run):
             if (found := newest_submission(run)) is not None:
@@ -120,7 +120,7 @@ def jobs_of(runs: Sequence[RunDir]) -> tuple[list[Job], list[str]]:
         asked = other.submit(_ask, list(newest.values()))
         for run in newest:
             with _noting(damaged, run):
-                read[run] = (last_attempt(run), standing(run))
+                read[run] = (last_attempt(run), run_status(run))
         states, warnings = asked.result()
     jobs = []
     for run in runs:
@@ -130,8 +130,8 @@ def jobs_of(runs: Sequence[RunDir]) -> tuple[list[Job], list[str]]:
             state = _checked(run, submission, states[submission.scheduler, submission.job_id])
             attempt, figures = read[run]
             if state.phase not in ("waiting", "running") and (attempt is None or attempt.kind is None):
-                attempt, figures = last_attempt(run), standing(run)  # it may have ended while its folder was read
-            jobs.append(Job(run=run, submission=submission, state=state, attempt=attempt, standing=figures))
+                attempt, figures = last_attempt(run), run_status(run)  # it may have ended while its folder was read
+            jobs.append(Job(run=run, submission=submission, state=state, attempt=attempt, status=figures))
     return jobs, warnings
 
 
@@ -149,7 +149,7 @@ def _noting(damaged: dict[RunDir, str], run: RunDir) -> Iterator[None]:
 def _unreadable(run: RunDir, known: Submission | None, reason: str) -> Job:
     submission = known or Submission(scheduler="local", job_id="", argv=(), time_unix_s=0.0)
     state = JobState(job_id=submission.job_id, phase="unknown")
-    return Job(run=run, submission=submission, state=state, attempt=None, standing=NOTHING, unreadable=reason)
+    return Job(run=run, submission=submission, state=state, attempt=None, status=UNKNOWN, unreadable=reason)
 
 
 def _ask(newest: Sequence[Submission]) -> tuple[dict[tuple[str, str], JobState], list[str]]:

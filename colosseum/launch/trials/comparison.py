@@ -9,7 +9,7 @@ from typing import Any
 
 from colosseum.launch.runs.jobs import Job, jobs_of
 from colosseum.launch.trials.sweep import Point, Sweep
-from colosseum.monitor.watch import NOTHING, last_val_loss
+from colosseum.monitor.watch import UNKNOWN, last_val_loss
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +39,10 @@ class Row:
 
     @property
     def loss(self) -> float | None:
-        return None if self.job is None else self.job.standing.loss
+        return None if self.job is None else self.job.status.loss
 
     def as_json(self, sweep: Sweep) -> dict[str, Any]:
-        at = self.job.standing if self.job else NOTHING
+        at = self.job.status if self.job else UNKNOWN
         return {
             "index": self.index,
             "values": dict(self.point.values),
