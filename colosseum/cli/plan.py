@@ -18,7 +18,7 @@ from colosseum.terminal import is_text
 
 if TYPE_CHECKING:
     from colosseum.planning.constants import Calibration
-    from colosseum.planning.nearmiss import Way
+    from colosseum.planning.nearmiss import NearMiss
     from colosseum.planning.plan import Plan
     from colosseum.planning.scaling import ScalePoint
     from colosseum.recipe.schema import Recipe
@@ -30,19 +30,19 @@ MAX_LINE = 1_000_000
 class NearMisses(RefusedInput):
     """A refusal with the legal recipes nearest to what was asked for."""
 
-    def __init__(self, refused: RefusedInput, ways: Sequence[Way]) -> None:
+    def __init__(self, refused: RefusedInput, misses: Sequence[NearMiss]) -> None:
         super().__init__(refused.faults, subject=refused.subject)
-        self.ways = tuple(ways)
+        self.misses = tuple(misses)
 
     def as_json(self) -> dict[str, Any]:
         near = [
             {
-                "overrides": [f"{path}={value}" for path, value in way.changes],
-                "fits": way.fits,
-                "step_time_s": way.step_time_s,
-                "tokens_per_day": way.tokens_per_day,
+                "overrides": [f"{path}={value}" for path, value in miss.changes],
+                "fits": miss.fits,
+                "step_time_s": miss.step_time_s,
+                "tokens_per_day": miss.tokens_per_day,
             }
-            for way in self.ways
+            for miss in self.misses
         ]
         return {**super().as_json(), "near": near}
 
@@ -145,10 +145,10 @@ def _one(task: _Task, as_json: bool) -> None:
         recipe, warnings = task.recipe()
         found = task.solve(recipe)
     except RefusedInput as refused:
-        ways = _ways_out(refused, task)
-        if ways and not as_json:
-            _show_ways(refused.subject, ways)
-        raise NearMisses(refused, ways) if ways else refused from None
+        misses = _near_misses(refused, task)
+        if misses and not as_json:
+            _show_near_misses(refused.subject, misses)
+        raise NearMisses(refused, misses) if misses else refused from None
     warn(warnings)
     if as_json:
         document(found.as_json())
@@ -158,21 +158,21 @@ def _one(task: _Task, as_json: bool) -> None:
     show(stdout(), task.name, recipe, found)
 
 
-def _ways_out(refused: RefusedInput, task: _Task) -> list[Way]:
-    from colosseum.planning.nearmiss import ways_out
+def _near_misses(refused: RefusedInput, task: _Task) -> list[NearMiss]:
+    from colosseum.planning.nearmiss import near_misses
     from colosseum.recipe.schema import Recipe
 
     subject = refused.subject
-    return ways_out(subject, task.calibration_of(subject)) if isinstance(subject, Recipe) else []
+    return near_misses(subject, task.calibration_of(subject)) if isinstance(subject, Recipe) else []
 
 
-def _show_ways(recipe: Recipe, ways: Sequence[Way]) -> None:
+def _show_near_misses(recipe: Recipe, misses: Sequence[NearMiss]) -> None:
     from colosseum.planning.nearmiss import idle_nodes
 
     console = stdout()
     console.print("This recipe is not valid. Nearest valid ones, most tokens per day first:")
-    for way in ways:
-        console.print(f"  {way.sentence()}", markup=False)
+    for miss in misses:
+        console.print(f"  {miss.sentence()}", markup=False)
     if sentence := idle_nodes(recipe):
         console.print(sentence, markup=False)
 

@@ -25,8 +25,8 @@ SHOWN = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
-    """A legal recipe near a refused one."""
+class NearMiss:
+    """A legal recipe that differs little from a refused one."""
 
     changes: tuple[tuple[str, Any], ...]
     recipe: Recipe
@@ -39,20 +39,20 @@ class Way:
         return derived.tokens_per_step(self.recipe) / self.step_time_s * DAY_S
 
     def sentence(self) -> str:
-        """``resources.gpus=2880: 35.1 s a step, 50.9B tokens a day``."""
+        """``resources.gpus=2880: 35.1 s per step, 50.9B tokens per day``."""
         what = " ".join(f"{path}={value}" for path, value in self.changes)
         pace = f"{format_duration(self.step_time_s)} per step, {format_count(self.tokens_per_day)} tokens per day"
         return f"{what}: {pace}" + ("" if self.fits else f", does not fit by {format_bytes(self.missing_bytes)}")
 
 
-def ways_out(recipe: Recipe, calibration: Calibration) -> list[Way]:
-    """Legal recipes one field (or one field and the batch size) away from a refused one, most tokens a day first.
+def near_misses(recipe: Recipe, calibration: Calibration) -> list[NearMiss]:
+    """Legal recipes one field (or one field and the batch size) away from a refused one, most tokens per day first.
 
-    None where the recipe itself is legal: then a value was refused that never came into it.
+    Empty if the recipe itself is legal: then the refused value is not in the recipe.
     """
     if not rules.faults(recipe) and _evaluated(recipe, (), calibration):
         return []
-    found: dict[tuple[tuple[str, Any], ...], Way] = {}
+    found: dict[tuple[tuple[str, Any], ...], NearMiss] = {}
     for path, value in _single_changes(recipe):
         changed = replaced(recipe, path, value)
         changes: tuple[tuple[str, Any], ...] = ((path, value),)
@@ -61,8 +61,8 @@ def ways_out(recipe: Recipe, calibration: Calibration) -> list[Way]:
             gbs = broken[0].nearest[0]
             changed, changes = replaced(changed, "batch.gbs", gbs), (*changes, ("batch.gbs", gbs))
             broken = rules.faults(changed)
-        if not broken and (way := _evaluated(changed, changes, calibration)):
-            found.setdefault(changes, way)
+        if not broken and (miss := _evaluated(changed, changes, calibration)):
+            found.setdefault(changes, miss)
     return sorted(found.values(), key=lambda w: (not w.fits, -w.tokens_per_day))[:SHOWN]
 
 
@@ -84,7 +84,7 @@ def _single_changes(recipe: Recipe) -> Iterator[tuple[str, Any]]:
             yield from ((f"parallelism.{name}", d) for d, _ in zip(near, range(5), strict=False))
 
 
-def _evaluated(recipe: Recipe, changes: tuple[tuple[str, Any], ...], calibration: Calibration) -> Way | None:
+def _evaluated(recipe: Recipe, changes: tuple[tuple[str, Any], ...], calibration: Calibration) -> NearMiss | None:
     free = recipe.recompute.granularity == AUTO
     found = search(Job.of(recipe), enumerate_layouts(recipe), calibration.constants, recompute_free=free)
     if not len(found):
@@ -92,7 +92,7 @@ def _evaluated(recipe: Recipe, changes: tuple[tuple[str, Any], ...], calibration
     usable = usable_bytes(recipe.hardware)
     best = int(found.order(usable)[0])
     missing = float(found.device[best]) - usable
-    return Way(
+    return NearMiss(
         changes=changes,
         recipe=recipe,
         fits=missing <= 0,

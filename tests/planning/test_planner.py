@@ -134,9 +134,9 @@ def test_340b_on_64_gpus() -> None:
 def test_ways_out_of_an_illegal_job_are_legal() -> None:
     asked = recipe("colosseum-355b/cpt-16k-expand")
     asked = asked.model_copy(update={"resources": asked.resources.model_copy(update={"gpus": 3072})})
-    ways = nearmiss.ways_out(asked, H100)
-    assert ways
-    assert all(rules.faults(way.recipe) == [] for way in ways)
+    misses = nearmiss.near_misses(asked, H100)
+    assert misses
+    assert all(rules.faults(miss.recipe) == [] for miss in misses)
     assert "at best 24" in nearmiss.idle_nodes(asked)
 
 
