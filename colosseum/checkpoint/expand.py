@@ -72,9 +72,9 @@ def expand(source: Path, out: Path, plan: Growth, *, workers: int = WORKERS) -> 
 
 
 def _check(source: Path, metadata: CheckpointMetadata, index: Index, plan: Growth) -> None:
-    held, told = layers_in(index), metadata.model.num_layers
-    if held != told or 1 + max(old for old, _ in plan.order) != told:
-        raise RefusedInput(f"{source} holds {held} layers and its {CHECKPOINT_MARK} says {told}")
+    held, recorded = layers_in(index), metadata.model.num_layers
+    if held != recorded or 1 + max(old for old, _ in plan.order) != recorded:
+        raise RefusedInput(f"{source} holds {held} layers and its {CHECKPOINT_MARK} says {recorded}")
     if getattr(index.raw, "mcore_data", None):
         raise RefusedInput(f"{source} holds flattened optimizer tensors (a format of megatron-core before 0.14)")
 

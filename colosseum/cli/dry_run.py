@@ -13,10 +13,10 @@ from colosseum.launch.runs.submit import warnings
 DRY_RUN_SCHEMA = "colosseum.dry-run/1"
 
 
-def show(asked: NewRun, out: Path | None, as_json: bool) -> None:
+def show(new: NewRun, out: Path | None, as_json: bool) -> None:
     """Prints it; ``out`` keeps the bundle."""
-    compiled = asked.compiled
-    found = [*asked.warnings, *warnings(compiled)]
+    compiled = new.compiled
+    found = [*new.warnings, *warnings(compiled)]
     if out is not None:
         write_bundle(out, compiled.files, compiled.manifest, umask=compiled.recipe.cluster.paths.umask)
     warn(found)
@@ -24,7 +24,7 @@ def show(asked: NewRun, out: Path | None, as_json: bool) -> None:
         document(
             {
                 "schema": DRY_RUN_SCHEMA,
-                "recipe": asked.shown,
+                "recipe": new.shown,
                 "recipe_hash": compiled.manifest["recipe_hash"],
                 "plan": compiled.plan.as_json(),
                 "script": {"name": compiled.script_name, "text": compiled.script},
@@ -34,14 +34,14 @@ def show(asked: NewRun, out: Path | None, as_json: bool) -> None:
         )
         return
     console = stdout()
-    console.print(key_values(_rows(asked)))
+    console.print(key_values(_rows(new)))
     console.print()
     console.out(f"# {compiled.script_name}" + ("" if out is None else f" (bundle kept in {out})"), highlight=False)
     console.out(compiled.script.rstrip("\n"), highlight=False)
 
 
-def _rows(asked: NewRun) -> Rows:
+def _rows(new: NewRun) -> Rows:
     """The plan in a few lines; ``colosseum plan`` says more."""
-    compiled = asked.compiled
-    rows = heading_rows(asked.shown, compiled.recipe, compiled.plan) + prediction_rows(compiled.plan)
+    compiled = new.compiled
+    rows = heading_rows(new.shown, compiled.recipe, compiled.plan) + prediction_rows(compiled.plan)
     return [*rows, ("recipe hash", str(compiled.manifest["recipe_hash"])[:16])]

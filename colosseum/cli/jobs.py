@@ -110,7 +110,7 @@ def logs(
     from colosseum.monitor.logs import Reader, log_files
 
     place = _pick(run, runs, cluster)
-    reader, shown, asked = Reader(lines), None, time.monotonic()
+    reader, shown, polled_s = Reader(lines), None, time.monotonic()
     last_look = not follow
     while True:
         for path, text in reader.new(log_files(place, rank, attempt)):
@@ -121,8 +121,8 @@ def logs(
         sys.stdout.flush()
         if last_look:
             return
-        if time.monotonic() - asked >= ASK_EVERY_S:
-            last_look, asked = job_of(place).word not in LIVE, time.monotonic()
+        if time.monotonic() - polled_s >= ASK_EVERY_S:
+            last_look, polled_s = job_of(place).word not in LIVE, time.monotonic()
         else:
             time.sleep(POLL_S)
 

@@ -31,26 +31,26 @@ EXIT_INTERRUPTED = 130
 LINE_EVERY_S = 1.0
 
 
-def launch_new(asked: NewRun, as_json: bool, *, shakedown: bool = False) -> None:
+def launch_new(new: NewRun, as_json: bool, *, shakedown: bool = False) -> None:
     """Makes the run folder, starts it and ends as it ends; with a shakedown, only once that has passed."""
-    warn(asked.warnings)
-    scheduler, after = scheduler_of(asked.compiled.recipe.cluster.scheduler), []
-    with placing(asked.origins):
+    warn(new.warnings)
+    scheduler, after = scheduler_of(new.compiled.recipe.cluster.scheduler), []
+    with placing(new.origins):
         if shakedown:
-            small = shakedown_of(asked.compiled, asked.runs)
-            first, its = launch(small, scheduler, asked.runs, shown=asked.shown)
+            small = shakedown_of(new.compiled, new.runs)
+            first, its = launch(small, scheduler, new.runs, shown=new.shown)
             after.append(its.job_id)
             note(f"shakedown submitted as job {its.job_id}: {_size(first, small.recipe)}\nrun {first.root}")
-        run, submission = launch(asked.compiled, scheduler, asked.runs, shown=asked.shown, after=after)
-    bundle = asked.compiled
+        run, submission = launch(new.compiled, scheduler, new.runs, shown=new.shown, after=after)
+    bundle = new.compiled
     report(run, submission, scheduler, bundle.recipe, bundle.manifest, as_json)
 
 
-def continue_run(asked: Continued, as_json: bool) -> None:
+def continue_run(resumed: Continued, as_json: bool) -> None:
     """One more attempt in the run's own folder."""
-    scheduler = scheduler_of(asked.bundle.recipe.cluster.scheduler)
-    submission = start(asked.run, asked.bundle.recipe, scheduler)
-    report(asked.run, submission, scheduler, asked.bundle.recipe, asked.bundle.manifest, as_json)
+    scheduler = scheduler_of(resumed.bundle.recipe.cluster.scheduler)
+    submission = start(resumed.run, resumed.bundle.recipe, scheduler)
+    report(resumed.run, submission, scheduler, resumed.bundle.recipe, resumed.bundle.manifest, as_json)
 
 
 def report(

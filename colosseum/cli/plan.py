@@ -201,7 +201,7 @@ def _batch(task: _Task, path: Path) -> None:
     for number, text in _lines(path):
         key: Any = None
         try:
-            key, overrides = _asked(text, number)
+            key, overrides = _point_overrides(text, number)
             one = dataclasses.replace(task, overrides=(*task.overrides, *overrides))
             answer = one.solve(one.recipe()[0]).as_json()
         except RefusedInput as refused:
@@ -221,7 +221,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
                 yield number, raw.decode("utf-8", errors="replace")
 
 
-def _asked(text: str, number: int) -> tuple[Any, list[str]]:
+def _point_overrides(text: str, number: int) -> tuple[Any, list[str]]:
     """Id and overrides of a line.
 
     Raises:

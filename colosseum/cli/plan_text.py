@@ -191,7 +191,7 @@ def _memory(console: Console, memory: Memory) -> None:
         return
     _title(console, "Memory by pipeline stage, GiB per rank")
     table = _columns("stage", "weights", "grads", "optim", "activ", "logits", "work", "context", "total", "left")
-    for i in _told(len(stages), fullest):
+    for i in _shown_stages(len(stages), fullest):
         parts = [_gib(_part(stages[i], name)) for name in COMPONENTS]
         total = stages[i].total_bytes
         table.add_row(str(i + 1), *parts, _gib(total), _gib(usable - total), style="bold" if i == fullest else "")
@@ -199,7 +199,7 @@ def _memory(console: Console, memory: Memory) -> None:
     console.print(table)
 
 
-def _told(count: int, fullest: int) -> list[int]:
+def _shown_stages(count: int, fullest: int) -> list[int]:
     """Stages that are listed: all, or of many the first, the fullest and the last ones."""
     if count <= STAGES_SHOWN:
         return list(range(count))

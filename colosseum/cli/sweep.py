@@ -42,7 +42,7 @@ def launch_sweep(request: Request, words: Sequence[str], at_once: int | None, as
     with part("compile"):
         points = points_of(request, words, Path.cwd())
     # What a launch refuses, a dry run only says.
-    found = [w for _, asked in points for w in (*asked.warnings, *(warnings(asked.compiled) if dry_run else ()))]
+    found = [w for _, new in points for w in (*new.warnings, *(warnings(new.compiled) if dry_run else ()))]
     found = list(dict.fromkeys(found))
     warn(found)
     if dry_run:
@@ -55,8 +55,8 @@ def launch_sweep(request: Request, words: Sequence[str], at_once: int | None, as
         sweep, now = submit(sweep, scheduler)
         if not as_json:
             runs = f"{len(sweep.points)} runs"
-            told = f"submitted as job array {sweep.job}: {runs}" if now else "submitted: nothing, all runs were before"
-            say(f"{told}\nnext: colosseum jobs sweep {sweep.name}, jobs status RUN, jobs cancel RUN")
+            text = f"submitted as job array {sweep.job}: {runs}" if now else "submitted: nothing, all runs were before"
+            say(f"{text}\nnext: colosseum jobs sweep {sweep.name}, jobs status RUN, jobs cancel RUN")
         say_seconds()
         show(sweep, as_json)
     elif isinstance(scheduler, Foreground):
@@ -108,8 +108,8 @@ def _show_plan(points: Sequence[tuple[Values, NewRun]], at_once: int | None) -> 
     """The points and the array's script."""
     script, first = array_script(points), points[0][1].compiled
     rows = []
-    for index, (values, asked) in enumerate(points):
-        plan, digest = asked.compiled.plan, str(asked.compiled.manifest["recipe_hash"])[:16]
+    for index, (values, new) in enumerate(points):
+        plan, digest = new.compiled.plan, str(new.compiled.manifest["recipe_hash"])[:16]
         step_time = "" if plan.step_time_s is None else f"{plan.step_time_s:.3g} s"
         rows.append((str(index), *values.values(), "yes" if plan.fits else "no", step_time, digest))
     console = stdout()

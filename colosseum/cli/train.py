@@ -144,32 +144,32 @@ def _run(
     if out is not None and not dry_run:
         raise RefusedInput("--out needs --dry-run; a launch keeps its bundle in the run folder")
     with part("compile"):
-        asked = read(request, Path.cwd())
+        prepared = read(request, Path.cwd())
     if dry_run:
         from colosseum.cli.dry_run import show
 
-        if isinstance(asked, Continued):
+        if isinstance(prepared, Continued):
             raise RefusedInput("--dry-run cannot be combined with resuming a run: it keeps its bundle and plan")
-        show(asked, out, as_json)
+        show(prepared, out, as_json)
         return
     from colosseum.cli.launching import continue_run, launch_new
 
-    if isinstance(asked, Continued):
+    if isinstance(prepared, Continued):
         if shakedown:
             raise RefusedInput("--shakedown cannot be combined with resuming a run")
-        continue_run(asked, as_json)
+        continue_run(prepared, as_json)
     else:
         if rehearse_first:
-            _require_rehearsal(asked)
-        launch_new(asked, as_json, shakedown=shakedown)
+            _require_rehearsal(prepared)
+        launch_new(prepared, as_json, shakedown=shakedown)
 
 
-def _require_rehearsal(asked: NewRun) -> None:
+def _require_rehearsal(prepared: NewRun) -> None:
     from colosseum.errors import RefusedInput
     from colosseum.launch.trials.rehearsal import passed_rehearsal
 
-    if not passed_rehearsal(asked.compiled.recipe, asked.runs):
+    if not passed_rehearsal(prepared.compiled.recipe, prepared.runs):
         raise RefusedInput(
-            f"no rehearsal of this recipe has passed under {asked.runs}: colosseum rehearse {asked.shown} "
+            f"no rehearsal of this recipe has passed under {prepared.runs}: colosseum rehearse {prepared.shown} "
             "with the same recipe and overrides"
         )

@@ -87,18 +87,18 @@ def alternatives(recipe: Recipe, plan: Plan, calibration: Calibration, top: int)
         return ()
     found = candidates(free, calibration)
     usable, seen = usable_bytes(recipe.hardware), {_split_of(plan.layout)}
-    told: list[Rejected] = []
+    rejected: list[Rejected] = []
     for i in found.order(usable):
         row = int(i)
-        if found.device[row] > usable or len(told) == top:
+        if found.device[row] > usable or len(rejected) == top:
             break
         if (split := _split(found.layouts, row)) not in seen:
             seen.add(split)
             lost = _rejected(free, found, row, plan.step_time_s, 0.0)
             tied = abs(found.time_s[row] / plan.step_time_s - 1.0) <= TIE
             why = "a tie" if tied else "but the recipe fixes its layout"
-            told.append(lost.model_copy(update={"reason": f"{lost.reason}, {why}"}))
-    return tuple(told)
+            rejected.append(lost.model_copy(update={"reason": f"{lost.reason}, {why}"}))
+    return tuple(rejected)
 
 
 def no_layout(recipe: Recipe) -> Fault:
@@ -183,7 +183,7 @@ def _host_bytes(job: Job, lay: Layouts, recipe: Recipe) -> float:
 
 def _others(recipe: Recipe, found: Evaluated, order: Iterable[int], best: int, top: int) -> tuple[Rejected, ...]:
     """The next layouts in the ranking, each parallel split once, with why it lost."""
-    usable, told, seen = usable_bytes(recipe.hardware), [], {_split(found.layouts, best)}
+    usable, rejected, seen = usable_bytes(recipe.hardware), [], {_split(found.layouts, best)}
     fastest = float(found.time_s[best])
     best_fits = bool(found.device[best] <= usable)
     unfit = np.flatnonzero(found.device > usable)
@@ -204,8 +204,10 @@ def _others(recipe: Recipe, found: Evaluated, order: Iterable[int], best: int, t
             count += 1
             lost = _rejected(recipe, found, row, fastest, missing)
             tied = missing <= 0 and found.time_s[row] < fastest
-            told.append(lost.model_copy(update={"reason": f"{lost.reason}, a tie: less head-room"}) if tied else lost)
-    return tuple(told)
+            rejected.append(
+                lost.model_copy(update={"reason": f"{lost.reason}, a tie: less head-room"}) if tied else lost
+            )
+    return tuple(rejected)
 
 
 def _split(lay: Layouts, row: int) -> tuple[float, ...]:

@@ -131,7 +131,7 @@ def _check_keys(folder: Path, contents: dict[str, Any], what: tuple[str, ...], u
     mine = {value.key for value in nested_values(contents) if isinstance(value, ShardedBase)}
     everyone: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, mine)
-    asked = set().union(*everyone)
+    wanted = set().union(*everyone)
 
     def matters(key: str) -> bool:
         # Transformer Engine's releases differ in where they keep FP8 memory, which is empty without delayed scaling.
@@ -140,13 +140,13 @@ def _check_keys(folder: Path, contents: dict[str, Any], what: tuple[str, ...], u
             return False
         return part == "weights" or part in what
 
-    halves = [name for name, tensor in stored.items() if _dtype(tensor) is torch.int16 and name in asked]
+    halves = [name for name, tensor in stored.items() if _dtype(tensor) is torch.int16 and name in wanted]
     if "optimizer" in what and halves:
         rule = (
             "holds 16-bit remainders of its FP32 weights, which only the run that wrote them reads: load weights alone"
         )
         raise ConfigFailure(f"{folder} {rule} ({_some(sorted(halves))})")
-    missing, unexpected = (sorted(filter(matters, keys)) for keys in (asked - held, held - asked))
+    missing, unexpected = (sorted(filter(matters, keys)) for keys in (wanted - held, held - wanted))
     said = [f"{text} {_some(keys)}" for text, keys in (("lacks", missing), ("also holds", unexpected)) if keys]
     if said:
         raise ConfigFailure(f"{folder} is of another model: it {' and '.join(said)}")

@@ -120,8 +120,8 @@ def _step(loop: Loop) -> StepResult:
     updated, grad_norm, _ = training.optimizer.step()
     end = device.mark()
     # One reduction tells every rank the loss and whether any of them was asked to stop.
-    asked = torch.full((1,), float(loop.stop.after(state.step + 1)), dtype=summed.dtype, device=summed.device)
-    shared = torch.cat([summed, asked])
+    stop = torch.full((1,), float(loop.stop.after(state.step + 1)), dtype=summed.dtype, device=summed.device)
+    shared = torch.cat([summed, stop])
     dist.all_reduce(shared)
     lr = float(training.optimizer.param_groups[0]["lr"])
     if updated:
@@ -239,9 +239,9 @@ def _validate(loop: Loop) -> bool:
 
     def go_on() -> bool:
         loop.watchdog.beat(step, "validating")
-        asked = torch.full((1,), float(loop.stop.received), device=device.current())
-        dist.all_reduce(asked)
-        return not bool(asked > 0)
+        stop = torch.full((1,), float(loop.stop.received), device=device.current())
+        dist.all_reduce(stop)
+        return not bool(stop > 0)
 
     start = device.wall_s()
     totals = steps.validate(loop.recipe, task, loop.training.model, loop.validation, go_on)

@@ -183,13 +183,13 @@ def _sizes(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
 
 def _rope(config: Mapping[str, Any], family: Family) -> tuple[dict[str, Any], list[Fault]]:
     """Fields of RoPE and what of it is not computed."""
-    place, told = "rope_parameters", config.get("rope_parameters")
-    if told is None:
-        place, told = "rope_scaling", config.get("rope_scaling")
-    told = told if isinstance(told, Mapping) else {}
-    base = told.get("rope_theta", config.get("rope_theta", 10000.0))
-    share = told.get("partial_rotary_factor", config.get("partial_rotary_factor", family.rotary_percent))
-    kind = str(told.get("rope_type") or told.get("type") or "default")
+    place, rope = "rope_parameters", config.get("rope_parameters")
+    if rope is None:
+        place, rope = "rope_scaling", config.get("rope_scaling")
+    rope = rope if isinstance(rope, Mapping) else {}
+    base = rope.get("rope_theta", config.get("rope_theta", 10000.0))
+    share = rope.get("partial_rotary_factor", config.get("partial_rotary_factor", family.rotary_percent))
+    kind = str(rope.get("rope_type") or rope.get("type") or "default")
     faults = []
     if not isinstance(base, int | float) or base != int(base):
         faults.append(_fault("rope_theta", base, "must be a whole number: megatron-core takes no other base"))
@@ -197,12 +197,12 @@ def _rope(config: Mapping[str, Any], family: Family) -> tuple[dict[str, Any], li
     if not faults:
         fields["rope_base"] = int(base)
     if kind == "llama3":
-        fields["rope_scaling"] = float(told.get("factor", 8.0))
+        fields["rope_scaling"] = float(rope.get("factor", 8.0))
         wanted = {**LLAMA3_FACTORS, "original_max_position_embeddings": LLAMA3_OLD_CONTEXT}
         for key, value in wanted.items():
-            if told.get(key, value) != value:
+            if rope.get(key, value) != value:
                 rule = "megatron-core computes RoPE of the kind llama3 with one value only"
-                faults.append(_fault(f"{place}.{key}", told[key], rule, (value,)))
+                faults.append(_fault(f"{place}.{key}", rope[key], rule, (value,)))
     elif kind != "default":
         rule = "this kind of RoPE is not computed; default and llama3 are"
         faults.append(_fault(f"{place}.rope_type", kind, rule, ("default", "llama3")))

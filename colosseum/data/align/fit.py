@@ -34,17 +34,17 @@ class Counts:
 
     def sentence(self) -> str:
         """What was dropped and cut, in words."""
-        told = [f"{self.kept:,} of {self.rows:,} rows kept"]
+        parts = [f"{self.kept:,} of {self.rows:,} rows kept"]
         if self.cut:
-            told.append(f"{self.cut:,} cut on the right by {self.cut_tokens:,} tokens")
+            parts.append(f"{self.cut:,} cut on the right by {self.cut_tokens:,} tokens")
         for number, why in (
             (self.empty, "with nothing to train on"),
             (self.emptied, "with nothing to train on before the cut"),
             (self.too_long, "longer than seq_length + 1 tokens"),
         ):
             if number:
-                told.append(f"{number:,} dropped {why}")
-        return "; ".join(told)
+                parts.append(f"{number:,} dropped {why}")
+        return "; ".join(parts)
 
 
 def fit(sides: Sequence[Tokens], seq_length: int, counts: Counts) -> tuple[list[Tokens], Counts]:

@@ -229,8 +229,8 @@ def _begun_from(recipe: Recipe, source: str) -> Recipe:
 
 
 def _same(known: Campaign, file: CampaignFile, words: Sequence[str]) -> None:
-    asked = [(entry.name, entry.recipe, (*entry.overrides, *words)) for entry in file.stages]
-    if asked != [(stage.name, stage.recipe, stage.overrides) for stage in known.stages]:
+    wanted = [(entry.name, entry.recipe, (*entry.overrides, *words)) for entry in file.stages]
+    if wanted != [(stage.name, stage.recipe, stage.overrides) for stage in known.stages]:
         raise RefusedInput(
             f"campaign {known.name} was begun with other stages or overrides ({known.root}): give this one another "
             "name; its first stage can begin where an old one ended, with checkpoint.from=run:RUN"
