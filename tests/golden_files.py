@@ -1,5 +1,7 @@
 """Golden files: what every shipped recipe becomes, kept under tests/golden/<recipe>/ and compared byte by byte.
 
+A job script is kept in two parts: its head by recipe, and the common body once (tests/golden/job.body.bash).
+
 ``scripts/update-golden`` rewrites them; nothing else does. To keep one more file of every recipe, add a function that
 gives it to RENDERERS.
 """
@@ -26,6 +28,12 @@ from colosseum.recipe.rules_base import replaced
 from colosseum.recipe.schema import Recipe
 
 GOLDEN = Path(__file__).parent / "golden"
+JOB_SCRIPT = "bundle/job.sbatch"
+JOB_HEAD = "bundle/job.head.bash"
+"""The part of a job script that depends on the recipe: #SBATCH options and values."""
+JOB_BODY = "job.body.bash"
+"""The rest, which is the same in every job script: kept once, beside the recipes."""
+_BODY_BEGINS = "# --- what the shell of every rank does first"
 
 
 def resolved_recipe(recipe: Recipe) -> Mapping[str, bytes]:
@@ -92,12 +100,27 @@ def render(name: str) -> dict[str, bytes]:
     """Files of a shipped recipe by name, on the shipped cluster that suits its hardware."""
     hardware = load(name, cluster="local").recipe.hardware
     recipe = load(name, cluster="local" if hardware.kind == "cpu" else "dgx-h100").recipe
-    return {file: data for renderer in RENDERERS for file, data in renderer(recipe).items()}
+    files = {file: data for renderer in RENDERERS for file, data in renderer(recipe).items()}
+    if JOB_SCRIPT in files:
+        files[JOB_HEAD], files[JOB_BODY] = job_script_parts(files.pop(JOB_SCRIPT))
+    return files
+
+
+def job_script_parts(script: bytes) -> tuple[bytes, bytes]:
+    """The recipe's part of a job script, and the body that all job scripts share."""
+    head, begins, body = script.partition(_BODY_BEGINS.encode())
+    assert begins, "a job script without the common body"
+    return head, begins + body
+
+
+def path_of(name: str, file: str) -> str:
+    """Where a rendered file of a recipe is kept, under tests/golden."""
+    return file if file == JOB_BODY else f"{name}/{file}"
 
 
 def render_all() -> dict[str, bytes]:
     """Files of all shipped recipes, by path under tests/golden."""
-    return {f"{name}/{file}": data for name in shipped_recipes() for file, data in render(name).items()}
+    return {path_of(name, file): data for name in shipped_recipes() for file, data in render(name).items()}
 
 
 def on_disk() -> dict[str, bytes]:

@@ -1,4 +1,4 @@
-"""Every shipped recipe still becomes what tests/golden says."""
+"""Every shipped recipe still gives the files in tests/golden."""
 
 from __future__ import annotations
 
@@ -22,18 +22,25 @@ def shipped_clusters_only(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", shipped_recipes())
 def test_a_recipe_becomes_its_golden_files(name: str) -> None:
     for file, data in golden_files.render(name).items():
-        path = golden_files.GOLDEN / name / file
-        assert path.is_file(), f"{name} has no golden {file}: scripts/update-golden"
-        assert data.decode() == path.read_text(), f"{name} no longer becomes its golden {file}; {ADVICE}"
+        path = golden_files.GOLDEN / golden_files.path_of(name, file)
+        assert path.is_file(), f"{name} has no golden file {file}: scripts/update-golden"
+        assert data.decode() == path.read_text(), f"{name} no longer becomes its golden file {file}; {ADVICE}"
 
 
-SCRIPTS = sorted(p for p in golden_files.GOLDEN.rglob("bundle/*") if p.suffix in (".sh", ".sbatch"))
+HEADS = sorted(golden_files.GOLDEN.rglob(golden_files.JOB_HEAD))
+LAUNCH_SCRIPTS = sorted(golden_files.GOLDEN.rglob("bundle/*.sh"))
 
 
-def test_scripts_are_shellcheck_clean() -> None:
-    assert len(SCRIPTS) >= 10
+def test_scripts_are_shellcheck_clean(tmp_path: Path) -> None:
+    """Job scripts whole, as Slurm gets them: the head's variables are used in the body."""
+    body = (golden_files.GOLDEN / golden_files.JOB_BODY).read_bytes()
+    scripts = list(LAUNCH_SCRIPTS)
+    for number, head in enumerate(HEADS):
+        scripts.append(tmp_path / f"{number}-{head.parents[1].name}.sbatch")
+        scripts[-1].write_bytes(head.read_bytes() + body)
+    assert len(HEADS) >= 10 and len(LAUNCH_SCRIPTS) >= 5
     shellcheck = Path(sys.executable).parent / "shellcheck"
-    done = subprocess.run([shellcheck, *SCRIPTS], capture_output=True, text=True)
+    done = subprocess.run([shellcheck, *scripts], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
 
 
