@@ -149,25 +149,25 @@ class Report:
 
     def figures(self, gbs: int | None) -> list[str]:
         """Counts, lengths and, with ``gbs``, the steps of an epoch: a sentence each."""
-        told = [f"{self.file}: {self.rows:,} rows of kind {self.kind or 'unknown'}"]
+        lines = [f"{self.file}: {self.rows:,} rows of kind {self.kind or 'unknown'}"]
         if (counts := self.counts) is not None:
             share = counts.trained_tokens / max(1, counts.tokens)
-            told.append(f"{counts.sentence()}; longest {self.longest:,} tokens")
-            told.append(f"{counts.tokens:,} tokens, {counts.trained_tokens:,} trained ({share:.1%})")
+            lines.append(f"{counts.sentence()}; longest {self.longest:,} tokens")
+            lines.append(f"{counts.tokens:,} tokens, {counts.trained_tokens:,} trained ({share:.1%})")
         if (packed := self.packing(gbs)) is not None:
-            told.append(f"task.packing: {packed.rows:,} rows, {packed.efficiency:.0%} of their tokens are no padding")
+            lines.append(f"task.packing: {packed.rows:,} rows, {packed.efficiency:.0%} of their tokens are no padding")
         if self.pairs:
             unit = "characters" if counts is None else "tokens"
-            told.append(
+            lines.append(
                 f"chosen is longer in {self.longer_chosen / self.pairs:.0%} of pairs; mean"
                 f" {self.chosen_size / self.pairs:.1f} against {self.rejected_size / self.pairs:.1f} {unit}"
             )
         if self.silent_roles:
-            told.append(f"named in mask and never speaking: {', '.join(self.silent_roles)}")
+            lines.append(f"named in mask and never speaking: {', '.join(self.silent_roles)}")
         if gbs is not None:
             steps, left = divmod(self.usable, gbs)
-            told.append(f"an epoch at gbs {gbs:,}: {steps:,} steps, {left:,} samples left over")
-        return told
+            lines.append(f"an epoch at gbs {gbs:,}: {steps:,} steps, {left:,} samples left over")
+        return lines
 
     def as_json(self, limits: Mapping[str, float | None], gbs: int | None) -> dict[str, Any]:
         findings = {
