@@ -49,7 +49,7 @@ def test_shipped_campaigns_hand_over_from_stage_to_stage(name: str) -> None:
         ("name: c\nstages: [{name: a, recipe: x, runs: 3}]", "stages.0.runs"),
         ("name: ../../etc\nstages: [{name: a, recipe: x}]", "name = '../../etc'"),
         ("name: c\nstages: &s [{name: a, recipe: x}]\nmore: *s", "more"),
-        ("name: [", "broken YAML"),
+        ("name: [", "invalid YAML"),
         ("x" * 1_100_000, "larger than 1 MB"),
         ("[" * 50_000, "maximum nesting depth"),
         ("\udcff", "must be UTF-8"),
