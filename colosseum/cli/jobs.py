@@ -8,15 +8,19 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from colosseum.cli.output import Cluster, Json, Runs, document, say, stdout, warn, wide
+from colosseum.cli.output import Cluster, Json, Runs, columns, emit, say, stdout, warn, wide
 from colosseum.terminal import clean
+from colosseum.units import format_duration
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from colosseum.launch.runs.jobs import Job
+    from colosseum.monitor.watch import Attempt
     from colosseum.rundir import RunDir
 
 app = typer.Typer(no_args_is_help=True)
@@ -46,32 +50,27 @@ def list_jobs(
     as_json: Json = False,
 ) -> None:
     """List runs, newest last: state, step, loss, MFU, time left, age of the newest checkpoint."""
-    from colosseum.launch.runs.jobs import LIVE, jobs_of, runs_under
+    from colosseum.launch.runs.jobs import jobs_of, runs_under
 
     root = _root(runs, cluster)
     jobs, warnings = jobs_of(runs_under(root))
     warn(warnings)
-    if as_json:
-        document({"schema": "colosseum.jobs/1", "runs": str(root), "jobs": [_as_json(job) for job in jobs]})
-        return
+    result = {"schema": "colosseum.jobs/1", "runs": str(root), "jobs": [job.as_json() for job in jobs]}
+    emit(as_json, result, lambda: _show(jobs, root, everything))
+
+
+def _show(jobs: Sequence[Job], root: Path, everything: bool) -> None:
+    from colosseum.launch.runs.jobs import LIVE
+
     if not jobs:
         stdout().print(f"no runs under {root}", markup=False)
         return
     ended = [job for job in jobs if job.word not in LIVE]
     hidden = 0 if everything else max(0, len(ended) - 20)
     shown = [job for job in jobs if job not in ended[:hidden]]
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in ("run", "job", "state", "step", "loss", "MFU", "left", "saved"):
-        table.add_column(heading, no_wrap=heading != "run", overflow="fold")
-    table.add_column("")
-    for job in shown:
-        cells = _cells(job)
-        table.add_row(
-            Text(cells[0]), Text(cells[1]), Text(job.word, style=STYLES.get(job.word, "")), *map(Text, cells[2:])
-        )
+    table = columns(map(_cells, shown), ("run", "job", "state", "step", "loss", "MFU", "left", "saved", ""))
+    for column in table.columns[1:-1]:
+        column.no_wrap = True
     wide().print(table)
     if hidden:
         stdout().print(f"{hidden} older ended runs are hidden: --all shows them")
@@ -83,16 +82,8 @@ def status(run: Run, cluster: Cluster = None, runs: Runs = None, as_json: Json =
     from colosseum.launch.runs.jobs import job_of
 
     job = job_of(_pick(run, runs, cluster))
-    if as_json:
-        document({"schema": "colosseum.job/1", **_as_json(job)})
-        return
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    for name, value in _facts(job):
-        table.add_row(name, Text(value, style=STYLES.get(job.word, "") if name == "state" else ""))
-    wide().print(table)
+    result = {"schema": "colosseum.job/1", **job.as_json()}
+    emit(as_json, result, lambda: wide().print(columns(_facts(job))))
 
 
 @app.command()
@@ -157,22 +148,22 @@ def history(run: Run, cluster: Cluster = None, runs: Runs = None, as_json: Json 
 
     place = _pick(run, runs, cluster)
     attempts = watch.history(place)
-    if as_json:
-        document({"schema": "colosseum.history/1", "run": str(place.root), "attempts": [asdict(a) for a in attempts]})
-        return
-    if not attempts:
-        say(f"{place.root.name} has not been started yet")
-        return
-    from rich.table import Table
-    from rich.text import Text
+    result = {"schema": "colosseum.history/1", "run": str(place.root), "attempts": [asdict(a) for a in attempts]}
+    emit(as_json, result, lambda: _show_attempts(place, attempts))
 
-    table = Table("", "job", "nodes", "began (UTC)", "from", "to", "lost", "ended", "", box=None, padding=(0, 2, 0, 0))
+
+def _show_attempts(run: RunDir, attempts: Sequence[Attempt]) -> None:
+    if not attempts:
+        say(f"{run.root.name} has not been started yet")
+        return
+    rows = []
     for a in attempts:
         began = "" if a.began_unix_s is None else time.strftime("%m-%d %H:%M:%S", time.gmtime(a.began_unix_s))
         figures = [f"{a.from_step:,}", *("" if n is None else f"{n:,}" for n in (a.last_step, a.lost_steps))]
         ended = (a.kind or "wrote no outcome.json").replace("_", " ")
-        table.add_row(str(a.number), a.job_id, Text(a.nodes), began, *figures, ended, Text(a.reason))
-    wide().print(table)
+        rows.append((str(a.number), a.job_id, a.nodes, began, *figures, ended, a.reason))
+    headings = ("", "job", "nodes", "began (UTC)", "from", "to", "lost", "ended", "")
+    wide().print(columns(rows, headings))
 
 
 @app.command()
@@ -208,43 +199,45 @@ def _pick(name: str, runs: Path | None, cluster: str | None) -> RunDir:
     return pick_run(name, _root(runs, cluster))
 
 
-def _cells(job: Job) -> Sequence[str]:
+def _cells(job: Job) -> Sequence[str | Text]:
     from colosseum.launch.runs.jobs import LIVE
-    from colosseum.units import format_duration
 
     at = job.status
-    step = f"{at.step:,}" + (f"/{at.total_steps:,}" if at.total_steps else "") if at.step else ""
-    left = format_duration(at.left_s) if at.left_s is not None and job.word == "running" else ""
     return (
         job.run.root.name,
         job.submission.job_id,
-        step,
+        _state(job),
+        at.steps_text,
         "" if at.loss is None else f"{at.loss:.4f}",
         "" if at.mfu is None else f"{at.mfu:.1%}",
-        left,
+        format_duration(at.left_s) if at.left_s is not None and job.word == "running" else "",
         _saved(job) if job.word in LIVE else (f"{at.saved_step:,}" if at.saved_step else ""),
         job.why,
     )
 
 
+def _state(job: Job, reason: str = "") -> Text:
+    from rich.text import Text
+
+    return Text(job.word + reason, style=STYLES.get(job.word, ""))
+
+
 def _saved(job: Job) -> str:
     from colosseum.monitor.watch import age_s
-    from colosseum.units import format_duration
 
     age = age_s(job.status.saved_unix_s)
     return "" if age is None else f"{job.status.saved_step:,}, {format_duration(age)} ago"
 
 
-def _facts(job: Job) -> list[tuple[str, str]]:
+def _facts(job: Job) -> list[tuple[str, str | Text]]:
     """Rows of ``jobs status``."""
     from colosseum.monitor.watch import age_s
-    from colosseum.units import format_duration
 
     at = job.status
-    rows = [("run", str(job.run.root))]
+    rows: list[tuple[str, str | Text]] = [("run", str(job.run.root))]
     if job.submission.job_id:
         rows.append(("job", f"{job.submission.job_id} ({job.submission.scheduler})"))
-    rows.append(("state", job.word + (f": {job.why}" if job.why else "")))
+    rows.append(("state", _state(job, f": {job.why}" if job.why else "")))
     if job.state.nodes:
         rows.append(("nodes", job.state.nodes))
     if at.step:
@@ -270,17 +263,3 @@ def _facts(job: Job) -> list[tuple[str, str]]:
     if job.attempt is not None and job.attempt.number:
         rows.append(("attempts", f"{job.attempt.number + 1}: colosseum jobs history {job.run.root.name}"))
     return rows
-
-
-def _as_json(job: Job) -> dict[str, Any]:
-    return {
-        "run": str(job.run.root),
-        "job_id": job.submission.job_id,
-        "scheduler": job.submission.scheduler,
-        "state": job.word,
-        "reason": job.why,
-        "nodes": job.state.nodes,
-        "restarts": job.state.restarts,
-        "attempt": None if job.attempt is None else job.attempt.number,
-        **asdict(job.status),
-    }

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from colosseum.cli.output import columns, facts
 from colosseum.planning.plan import Layout, Memory, Plan, Rejected, StageMemory
 from colosseum.planning.scaling import ScalePoint
 from colosseum.recipe import derived
 from colosseum.recipe.schema import Recipe
 from colosseum.units import GIB, format_bytes, format_count, format_duration
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
 
 Rows = list[tuple[str, str]]
 
@@ -105,23 +105,10 @@ def prediction_rows(plan: Plan) -> Rows:
     return rows
 
 
-def key_values(rows: Rows) -> Table:
-    """Names and texts in two columns."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, text in rows:
-        table.add_row(name, Text(text))
-    return table
-
-
 def show(console: Console, shown: str, recipe: Recipe, plan: Plan) -> None:
     """The whole plan."""
     verdict = "fits" if plan.fits else "does NOT fit"
-    console.print(key_values([*heading_rows(shown, recipe, plan), ("verdict", verdict)]))
+    console.print(facts([*heading_rows(shown, recipe, plan), ("verdict", verdict)]))
     if plan.memory is not None:
         _memory(console, plan.memory)
     _time(console, recipe, plan)
@@ -133,29 +120,18 @@ def show(console: Console, shown: str, recipe: Recipe, plan: Plan) -> None:
 
 
 def _title(console: Console, text: str) -> None:
-    from rich.text import Text
-
     console.print()
     console.print(Text(text, style="bold underline"))
 
 
 def _notes(console: Console, title: str, lines: Sequence[str]) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    if not lines:
-        return
-    _title(console, title)
-    table = Table(box=None, show_header=False, padding=(0, 1, 0, 0))
-    for line in lines:
-        table.add_row("-", Text(line))
-    console.print(table)
+    if lines:
+        _title(console, title)
+        console.print(columns((("-", line) for line in lines), padding=(0, 1, 0, 0)))
 
 
 def _columns(*names: str) -> Table:
     """A table whose columns after the first hold numbers."""
-    from rich.table import Table
-
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for i, name in enumerate(names):
         table.add_column(name, justify="left" if i == 0 else "right", no_wrap=i > 0)
@@ -246,7 +222,7 @@ def _time(console: Console, recipe: Recipe, plan: Plan) -> None:
         rows.append(("run", f"{plan.days:.1f} days ({short:.1f} to {long:.1f}), {plan.gpu_hours:,.0f} GPU hours"))
     if plan.cost is not None:
         rows.append(("cost", f"{plan.cost:,.0f} {plan.currency}"))
-    console.print(key_values(rows))
+    console.print(facts(rows))
 
 
 def _disk(console: Console, recipe: Recipe, plan: Plan) -> None:
@@ -278,7 +254,7 @@ def _disk(console: Console, recipe: Recipe, plan: Plan) -> None:
             "cluster.storage.write_bytes_per_s": recipe.cluster.storage.write_bytes_per_s,
         }
         rows.append(("goodput", f"unknown: set {' and '.join(k for k, v in known.items() if v is None)}"))
-    console.print(key_values(rows))
+    console.print(facts(rows))
 
 
 def _candidates(console: Console, rejected: Sequence[Rejected]) -> None:
@@ -301,8 +277,6 @@ def _candidates(console: Console, rejected: Sequence[Rejected]) -> None:
 
 def show_scaling(console: Console, points: Sequence[ScalePoint]) -> None:
     """Strong and weak scaling, a line each."""
-    from rich.table import Table
-
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
     for name in ("GPUs", "batch", "", "layout", "s/step", "MFU", "tokens/day", "days"):
         text = name in ("", "layout")

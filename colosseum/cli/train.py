@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from colosseum.cli.arguments import OptionalRecipeWords, split_words
+from colosseum.cli.dry_run import show
+from colosseum.cli.launching import continue_run, launch_new
 from colosseum.cli.output import Cluster, Json, Runs
 from colosseum.cli.rejected import generate_rejected
-
-if TYPE_CHECKING:
-    from colosseum.launch.runs.request import NewRun, Request
+from colosseum.cli.sweep import launch_sweep
+from colosseum.errors import RefusedInput
+from colosseum.launch.runs.request import Continued, NewRun, Request, read
+from colosseum.launch.stopwatch import part, start_reading
+from colosseum.launch.trials.rehearsal import passed_rehearsal
 
 Stage = Annotated[
     str | None,
@@ -98,10 +102,6 @@ def _command(kind: str) -> Callable[..., None]:
         runs: Runs = None,
         as_json: Json = False,
     ) -> None:
-        from colosseum.errors import RefusedInput
-        from colosseum.launch.runs.request import Request
-        from colosseum.launch.stopwatch import start_reading
-
         recipe, overrides = split_words(words)
         request = Request(
             kind=kind,
@@ -117,8 +117,6 @@ def _command(kind: str) -> Callable[..., None]:
         if sweep:
             if out is not None or shakedown or rehearse_first:
                 raise RefusedInput("--sweep cannot be combined with --out, --shakedown or --rehearse-first")
-            from colosseum.cli.sweep import launch_sweep
-
             launch_sweep(request, sweep, at_once, as_json, dry_run=dry_run)
             return
         if at_once is not None:
@@ -137,23 +135,15 @@ align_app.command("dpo", help="Direct preference optimisation on preference pair
 def _run(
     request: Request, dry_run: bool, out: Path | None, shakedown: bool, rehearse_first: bool, as_json: bool
 ) -> None:
-    from colosseum.errors import RefusedInput
-    from colosseum.launch.runs.request import Continued, read
-    from colosseum.launch.stopwatch import part
-
     if out is not None and not dry_run:
         raise RefusedInput("--out needs --dry-run; a launch keeps its bundle in the run folder")
     with part("compile"):
         prepared = read(request, Path.cwd())
     if dry_run:
-        from colosseum.cli.dry_run import show
-
         if isinstance(prepared, Continued):
             raise RefusedInput("--dry-run cannot be combined with resuming a run: it keeps its bundle and plan")
         show(prepared, out, as_json)
         return
-    from colosseum.cli.launching import continue_run, launch_new
-
     if isinstance(prepared, Continued):
         if shakedown:
             raise RefusedInput("--shakedown cannot be combined with resuming a run")
@@ -165,9 +155,6 @@ def _run(
 
 
 def _require_rehearsal(prepared: NewRun) -> None:
-    from colosseum.errors import RefusedInput
-    from colosseum.launch.trials.rehearsal import passed_rehearsal
-
     if not passed_rehearsal(prepared.compiled.recipe, prepared.runs):
         raise RefusedInput(
             f"no rehearsal of this recipe has passed under {prepared.runs}: colosseum rehearse {prepared.shown} "

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import lcm
 from typing import Any
 
 import numpy as np
 
+from colosseum.errors import RefusedInput
 from colosseum.planning.constants import Calibration
 from colosseum.planning.hardware import usable_bytes
 from colosseum.planning.job import Job, as_columns
@@ -43,6 +44,26 @@ class NearMiss:
         what = " ".join(f"{path}={value}" for path, value in self.changes)
         pace = f"{format_duration(self.step_time_s)} per step, {format_count(self.tokens_per_day)} tokens per day"
         return f"{what}: {pace}" + ("" if self.fits else f", does not fit by {format_bytes(self.missing_bytes)}")
+
+
+class NearMisses(RefusedInput):
+    """A refusal with the legal recipes nearest to what was asked for."""
+
+    def __init__(self, refused: RefusedInput, misses: Sequence[NearMiss]) -> None:
+        super().__init__(refused.faults, subject=refused.subject)
+        self.misses = tuple(misses)
+
+    def as_json(self) -> dict[str, Any]:
+        near = [
+            {
+                "overrides": [f"{path}={value}" for path, value in miss.changes],
+                "fits": miss.fits,
+                "step_time_s": miss.step_time_s,
+                "tokens_per_day": miss.tokens_per_day,
+            }
+            for miss in self.misses
+        ]
+        return {**super().as_json(), "near": near}
 
 
 def near_misses(recipe: Recipe, calibration: Calibration) -> list[NearMiss]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from colosseum.errors import RefusedInput
 from colosseum.planning.flops import Shape
@@ -12,6 +13,7 @@ from colosseum.planning.plan import Plan, Storage
 from colosseum.recipe import derived
 from colosseum.recipe.schema import Recipe
 
+SCALING_SCHEMA = "colosseum.scaling/1"
 RESTART_S = 600.0
 """Assumed: a failure is noticed, the job requeued, libraries imported; the load comes on top."""
 ASYNC_SHARE = 0.1
@@ -105,13 +107,12 @@ class ScalePoint:
     reason: str = ""
 
 
-def scaling_table(recipe: Recipe, counts: Sequence[int], solve: object) -> list[ScalePoint]:
+def scaling_table(recipe: Recipe, counts: Sequence[int], solve: Callable[[Recipe], Plan]) -> list[ScalePoint]:
     """Strong and weak scaling of a recipe over GPU counts.
 
     Args:
-        solve: ``resolve`` with its calibration bound; given by the caller, which this file would import in a circle.
+        solve: plans one recipe.
     """
-    assert callable(solve)
     points = []
     base = recipe.resources.gpus
     for gpus in counts:
@@ -131,3 +132,18 @@ def scaling_table(recipe: Recipe, counts: Sequence[int], solve: object) -> list[
             except RefusedInput as refused:
                 points.append(ScalePoint(gpus=gpus, gbs=gbs, kind=kind, plan=None, reason=refused.faults[0].sentence()))
     return points
+
+
+def as_json(points: Sequence[ScalePoint]) -> dict[str, Any]:
+    """The document of ``plan --gpus N,M``."""
+    rows = [
+        {
+            "gpus": point.gpus,
+            "gbs": point.gbs,
+            "kind": point.kind,
+            "plan": None if point.plan is None else point.plan.as_json(),
+            "reason": point.reason or None,
+        }
+        for point in points
+    ]
+    return {"schema": SCALING_SCHEMA, "points": rows}

@@ -9,8 +9,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from colosseum.errors import EnvironmentFault, Fault, RefusedInput
 from colosseum.launch.local.ranks import run_lock
@@ -71,6 +72,19 @@ class Job:
         if self.word == "failed" and self._last and self._last.reason:
             return self._last.reason
         return self.state.detail
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "run": str(self.run.root),
+            "job_id": self.submission.job_id,
+            "scheduler": self.submission.scheduler,
+            "state": self.word,
+            "reason": self.why,
+            "nodes": self.state.nodes,
+            "restarts": self.state.restarts,
+            "attempt": None if self.attempt is None else self.attempt.number,
+            **asdict(self.status),
+        }
 
     @property
     def _last(self) -> Attempt | None:
