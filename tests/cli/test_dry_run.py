@@ -97,7 +97,7 @@ def test_no_value_reaches_a_shell_unquoted(cli: Cli, tmp_path: Path) -> None:
     # SC2016 would have us expand what must not be expanded.
     subprocess.run([SHELLCHECK, "--exclude=SC2016", script], check=True)
     # The script's own settings, read by the shell that will read them.
-    text = script.read_text().replace("exec env", "env").split("python -m")[0] + "bash -c 'printf %s \"$SITE\"'"
+    text = script.read_text().replace("exec env", "env").split("python -P -m")[0] + "bash -c 'printf %s \"$SITE\"'"
     assert subprocess.run(["bash", "-c", text], cwd=tmp_path, capture_output=True, text=True).stdout == evil
     assert not (tmp_path / "owned").exists()
 
