@@ -292,7 +292,7 @@ def test_a_recipe_that_breaks_its_rules_is_a_sentence(bundle: Path, change: tupl
     assert change[0] in text
     renewed(bundle, {"recipe.yaml": text.replace(*change)})
     (problem,) = problems_of(bundle)
-    assert problem.startswith(f"{bundle}: its recipe and plan do not belong together")
+    assert problem.startswith(f"{bundle}: recipe and plan do not match")
 
 
 @pytest.mark.parametrize("change", [{"tp": 0}, {"dp": 0}, {"microbatches": -1}, {"tp": 7}])
@@ -301,7 +301,7 @@ def test_a_plan_of_another_recipe_is_a_sentence(bundle: Path, change: dict[str, 
     plan["layout"] |= change
     renewed(bundle, {"plan.json": json.dumps(plan)})
     (problem,) = problems_of(bundle)
-    assert problem.startswith(f"{bundle}: its recipe and plan do not belong together") or "plan.json differs" in problem
+    assert problem.startswith(f"{bundle}: recipe and plan do not match") or "plan.json differs" in problem
 
 
 def test_a_job_script_is_compared_with_the_step_of_its_shakedown(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from colosseum.planning.plan import Plan
 from colosseum.recipe.schema import Recipe
 from colosseum.recipe.site import secret_faults, twice_faults
 
-UNSET = "not set: export it, then submit again (a job has it from the environment that it is submitted from)"
+UNSET = "not set: export it, then submit again (a job inherits it from the environment it is submitted from)"
 
 
 def engine_settings(recipe: Recipe, plan: Plan) -> list[Setting]:
@@ -24,7 +24,7 @@ def engine_settings(recipe: Recipe, plan: Plan) -> list[Setting]:
     def put(name: str, value: str, reason: str) -> None:
         found.append(Setting(name=name, value=value, reason=reason))
 
-    put("PYTHONUNBUFFERED", "1", "a killed rank's last words reach its log")
+    put("PYTHONUNBUFFERED", "1", "output is unbuffered: the last lines of a killed rank are in its log")
     put("OMP_NUM_THREADS", "1", "ranks share a node's cores")
     if recipe.hardware.kind != "gpu":
         return found

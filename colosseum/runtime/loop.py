@@ -247,7 +247,7 @@ def _validate(loop: Loop) -> bool:
     totals = steps.validate(loop.recipe, task, loop.training.model, loop.validation, go_on)
     if totals is None:
         if loop.writer:
-            loop.writer.event("validation_stopped", step, reason="asked to stop")
+            loop.writer.event("validation_stopped", step, reason="stop requested")
         return False
     if loop.writer:
         count = loop.recipe.train.val_steps * loop.recipe.batch.gbs

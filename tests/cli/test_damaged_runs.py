@@ -90,7 +90,7 @@ def test_a_submission_that_names_no_job(cli: Cli, runs: Path, line: bytes) -> No
         "damaged": "unreadable",
         "later": "failed",
     }
-    assert jobs["damaged"]["reason"] == "the last line of submissions.jsonl names no job"
+    assert jobs["damaged"]["reason"] == "the last line of submissions.jsonl has no job id"
     assert jobs["later"]["reason"] == "rank met a wall"
     refused = cli("jobs", "cancel", "damaged", "--runs", str(runs))
     assert "nothing was cancelled" in refused.said

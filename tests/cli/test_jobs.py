@@ -43,7 +43,7 @@ def test_jobs_of_this_machine(cli: Cli, ran: str) -> None:
     table = cli("jobs", "list").out.splitlines()
     assert table[0].split() == ["run", "job", "state", "step", "loss", "MFU", "left", "saved"]
     assert any(line.split()[:1] == [ran] and "1.7500" in line and "25.0%" in line for line in table)
-    assert "left no word" in cli("jobs", "list").out
+    assert "wrote no outcome.json" in cli("jobs", "list").out
 
     status = cli("jobs", "status", ran).out
     assert "state" in status and "complete" in status
@@ -57,7 +57,7 @@ def test_jobs_of_this_machine(cli: Cli, ran: str) -> None:
 
 def test_jobs_that_are_refused(cli: Cli, ran: str) -> None:
     assert f"of {ran} has ended: complete" in cli("jobs", "cancel", ran).said
-    assert "is complete; to go on from its end" in cli("jobs", "requeue", ran).said
+    assert "is complete; to train further" in cli("jobs", "requeue", ran).said
     several = cli("jobs", "status", "program")
     assert several.code == 2
     assert "several runs have this in their name" in several.said

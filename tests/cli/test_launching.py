@@ -106,11 +106,11 @@ def test_ctrl_c_lets_the_ranks_save_and_the_run_goes_on(inputs: Path) -> None:
     # A run folder belongs to one launch at a time.
     busy = subprocess.run([COLOSSEUM, "train", "cpt", "--from", str(run.root)], capture_output=True, text=True)
     assert busy.returncode == 2
-    assert "is running already" in busy.stderr.replace("\n", " ")
+    assert "is already running" in busy.stderr.replace("\n", " ")
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "the ranks save and leave" in err
+    assert "the ranks save and exit" in err
     assert f"to resume: colosseum train cpt --from {Path('here') / run.root.name}" in out
     outcome = run.attempt(0).read_outcome()
     assert outcome is not None
@@ -153,7 +153,7 @@ def test_too_large_for_this_machine_is_refused_in_a_sentence(cli: Cli, inputs: P
         "train", "cpt", "--stage", "debug", *DATA, "resources.gpus=16", "resources.gpus_per_node=16", "batch.mbs=1"
     )
     assert ranks.code == 2
-    assert "needs 16 CPU ranks and this machine runs at most 8" in ranks.err.replace("\n", " ")
+    assert "needs 16 CPU ranks; at most 8 run on one machine" in ranks.err.replace("\n", " ")
 
 
 def test_a_machine_without_torch_says_what_to_install(cli: Cli, inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +169,7 @@ def test_a_folder_that_cannot_be_written_is_the_machines_fault(cli: Cli, inputs:
     (inputs / "file").write_text("")
     done = cli("train", "cpt", "--stage", "debug", *DATA, "--runs", "file/runs")
     assert done.code == 3
-    assert "--runs names another" in " ".join(done.err.split())
+    assert "choose another folder with --runs" in " ".join(done.err.split())
 
 
 @pytest.fixture
@@ -224,7 +224,7 @@ def test_a_fork_takes_no_site_facts_from_the_run(cli: Cli, parent: RunDir) -> No
     (parent.root.parent / "moved/checkpoints").symlink_to(parent.checkpoints)
     refused = cli(*words, "--from", "moved", "train.val_steps=1")
     assert refused.code == 2
-    assert "no cluster file here: name another with --cluster" in refused.said
+    assert "no cluster file on this machine: choose another with --cluster" in refused.said
 
 
 def test_a_named_recipe_begins_from_a_runs_checkpoint(cli: Cli, parent: RunDir) -> None:

@@ -38,7 +38,7 @@ run=$(pwd -P)
 # Of an array, the plain job id of one element can mean the whole array.
 job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}}
 job=${job:-$SLURM_JOB_ID}
-requeue_by_hand="to go on: colosseum jobs requeue ${run##*/}"
+requeue_by_hand="to continue: colosseum jobs requeue ${run##*/}"
 
 say() { printf '%s %s\n' "$(date -u +%FT%TZ)" "$*"; }
 
@@ -185,10 +185,10 @@ stop_ranks() {
   signalled=1
   ((asked_to_stop)) && return
   asked_to_stop=1
-  say "asked to stop: the ranks save and leave"
+  say "stop requested: the ranks save and exit"
   scancel --signal=USR1 "$job"
   # Of their step only: KILL to the job would cancel it, this script too. With vboost the ranks are the second step.
-  (sleep $((margin_s > 60 ? margin_s - 30 : margin_s * 3 / 4)) && kill -0 $$ && say "the ranks did not leave in time" \
+  (sleep $((margin_s > 60 ? margin_s - 30 : margin_s * 3 / 4)) && kill -0 $$ && say "the ranks did not exit in time" \
     && scancel --signal=KILL "$job.$((vboost ? 1 : 0))") &
   helpers+=($!)
 }
@@ -271,14 +271,14 @@ settle() { # outcome.json decides, srun's exit code is a hint: it is the highest
     if ((code == 0 && !asked_to_stop)); then write_outcome completed false "exit code 0"
     elif ((code == 0)); then write_outcome saved true "stopped on request with exit code 0"
     else
-      write_outcome crash true "${killed:+rank $killed was killed; }srun ended with $code and no rank left word" "$killed"
+      write_outcome crash true "${killed:+rank $killed was killed; }srun exited with code $code and no rank wrote outcome.json" "$killed"
     fi
   fi
   { read -r kind retry step rank && IFS= read -r reason; } < <(record outcome "$attempt")
   say "$kind at step $step, saved: $(record saved) (srun: $code): $reason"
   [[ $kind != completed ]] || exit 0
   if [[ $retry != true ]]; then
-    say "not requeued: starting again would end the same way"
+    say "not requeued: a restart would fail in the same way"
     exit 76
   fi
   ((!terminated)) || { say "not requeued by this script: Slurm ended it"; exit 75; }

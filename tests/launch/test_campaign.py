@@ -44,8 +44,11 @@ def test_shipped_campaigns_hand_over_from_stage_to_stage(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("name: c\nstages: []", "must be one or more, of different names"),
-        ("name: c\nstages: [{name: a, recipe: x}, {name: a, recipe: x}]", "must be one or more, of different names"),
+        ("name: c\nstages: []", "needs at least one stage, and each needs its own name"),
+        (
+            "name: c\nstages: [{name: a, recipe: x}, {name: a, recipe: x}]",
+            "needs at least one stage, and each needs its own name",
+        ),
         ("name: c\nstages: [{name: a, recipe: x, runs: 3}]", "stages.0.runs"),
         ("name: ../../etc\nstages: [{name: a, recipe: x}]", "name = '../../etc'"),
         ("name: c\nstages: &s [{name: a, recipe: x}]\nmore: *s", "more"),
@@ -85,7 +88,7 @@ def test_every_stage_begins_from_the_run_of_the_one_before(house: Path) -> None:
     assert (first.source, second.source) == (None, "a")
     assert read_bundle(campaign.run_of(second).bundle).recipe.checkpoint.source == f"run:{first.run}"
     assert _begin(house) == campaign == read(campaign.root) == find("c", house / "runs")
-    with pytest.raises(RefusedInput, match="begun with other stages or overrides"):
+    with pytest.raises(RefusedInput, match="started with other stages or overrides"):
         _begin(house, "optimizer.lr=1e-5")
 
 
@@ -181,7 +184,7 @@ def test_a_gate_lets_the_right_checkpoint_through(tmp_path: Path, parent: tuple[
 @pytest.mark.parametrize(
     ("fields", "words", "sentence"),
     [
-        ({"step": 15}, (), "of step 15, not of its last step 20"),
+        ({"step": 15}, (), "at step 15, not at its last step 20"),
         ({"dtype": "bf16"}, (), "the checkpoint is bf16 and the recipe fp32: load weights only"),
         ({"tokens_by_source": {"english": 1}}, (), "disagree on the tokens of step 20"),
         ({}, ("model.num_layers=6",), "num_layers 4 (the recipe says 6)"),
@@ -200,9 +203,9 @@ def test_a_gate_refuses(
 def test_a_gate_refuses_what_is_not_finished(tmp_path: Path) -> None:
     unfinished, _ = _run(tmp_path, "parent")
     run, _ = _run(tmp_path, "child", "checkpoint.from=run:parent")
-    assert judge(run).faults == ("parent has not reached its last step", "parent holds no finished checkpoint")
+    assert judge(run).faults == ("parent has not reached its last step", "parent has no complete checkpoint")
     checkpoint_folder(unfinished.checkpoints, 20).mkdir(parents=True)
-    assert "parent holds no finished checkpoint" in judge(run).faults
+    assert "parent has no complete checkpoint" in judge(run).faults
 
 
 def test_a_gate_after_a_foreign_engine_goes_by_its_recipe(tmp_path: Path) -> None:
@@ -214,14 +217,14 @@ def test_a_gate_after_a_foreign_engine_goes_by_its_recipe(tmp_path: Path) -> Non
     assert "no conversion from megatron-lm to mcore" in judge(other).faults[-1]
     assert judge(child).faults == (
         "parent has not reached its last step",
-        "parent has left no checkpoint to begin with",
+        "parent saved no checkpoint to start from",
     )
     _complete(run)
     checkpoint_folder(run.checkpoints, 20).mkdir(parents=True)
     (run.checkpoints / "latest_checkpointed_iteration.txt").write_text("20")
     assert judge(child).passed
     assert "megatron-lm's: only its recipe was compared" in judge(child).notes[0]
-    assert judge(grown).faults == ("the run before is of another model: num_layers 4 (the recipe says 6)",)
+    assert judge(grown).faults == ("the model of the previous run differs: num_layers 4 (the recipe says 6)",)
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -247,8 +250,8 @@ def test_a_gate_reads_the_configuration_of_a_nemo_file(tmp_path: Path, packed: b
 
     leave(4)
     first, second = judge(grown).faults
-    assert first == f"{nemo} is of another model: num_layers 4 (the recipe says 6)"
-    assert "put the grown one in its place" in second
+    assert first == f"the model in {nemo} differs: num_layers 4 (recipe: 6)"
+    assert "put the result in its place" in second
     leave(6)
     assert judge(grown).passed
     assert "its configuration was compared" in judge(grown).notes[0]

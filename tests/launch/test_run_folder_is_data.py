@@ -58,7 +58,7 @@ def test_the_gate_between_two_stages(run: RunDir, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("PYTHONPATH", "relative:/elsewhere:")
     done = started(run, "bash", "-c", f"exec {GATE_COMMAND}")
     assert trapped(run.root) == []
-    assert done.stdout.startswith(f"fault  {run.root.name} begins from none"), done.stderr
+    assert done.stdout.startswith(f"fault  {run.root.name} starts from none"), done.stderr
 
 
 @pytest.mark.parametrize("engine", ["megatron-lm", "nemo1", "nemo2"])

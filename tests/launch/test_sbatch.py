@@ -72,7 +72,7 @@ def test_a_whole_node_is_not_given_up_again(option: str) -> None:
 
 def test_a_job_of_more_nodes_than_the_cluster_has_is_said() -> None:
     said = {nodes: warnings(compiled(f"cluster.nodes={nodes}")) for nodes in (359, 360)}
-    sentence = "the job takes 360 nodes and cluster dgx-h100 has 359 (cluster.nodes)"
+    sentence = "the job needs 360 nodes and cluster dgx-h100 has 359 (cluster.nodes)"
     assert sentence in said[359] and set(said[359]) - set(said[360]) == {sentence}
 
 
@@ -105,10 +105,10 @@ def test_site_paths_that_a_job_would_trip_over_are_refused_before_the_queue(tmp_
 @pytest.mark.parametrize(
     ("image", "rule"),
     [
-        ("nemo.sqsh", "give its absolute path"),
-        ("./nemo.sqsh", "give its absolute path"),
-        ("../nemo.sqsh", "give its absolute path"),
-        ("~someone/nemo.sqsh", "give its absolute path"),
+        ("nemo.sqsh", "give an absolute path"),
+        ("./nemo.sqsh", "give an absolute path"),
+        ("../nemo.sqsh", "give an absolute path"),
+        ("~someone/nemo.sqsh", "give an absolute path"),
         ("nvcr.io/nvidia/nemo:25.04", "REGISTRY#IMAGE (nearest: nvcr.io#nvidia/nemo:25.04)"),
         ("docker://nvcr.io/nvidia/nemo:25.04", "nearest: nvcr.io#nvidia/nemo:25.04"),
         ("localhost:5000/a/b", "nearest: localhost:5000#a/b"),
@@ -141,5 +141,5 @@ def test_an_image_file_is_expanded_and_looked_for_where_it_can_be_seen(
     assert f"container={tmp_path}/nemo.sqsh" in compiled("cluster.container.image=~/nemo.sqsh").script.splitlines()
     assert judged("/no/such/nemo.sqsh")[0] == []
     assert judged("/no/such/nemo.sqsh")[1] == [
-        "cluster.container.image = /no/such/nemo.sqsh: this machine cannot tell whether it is there"
+        "cluster.container.image = /no/such/nemo.sqsh: cannot be checked from this machine"
     ]

@@ -108,7 +108,7 @@ def test_jobs_of_an_array_are_known_by_their_index() -> None:
     found = queue(_text(*old))
     assert sorted(found) == ["7", "8_0", *(f"8_{i}" for i in (10, 15, 2, 20, 3, 4, 7))]
     assert (found["8_0"].phase, found["8_15"].phase, found["8_15"].job_id) == ("running", "waiting", "8_15")
-    assert found["8_2"].detail == "pending: waits: as many jobs of its array run as may at once"
+    assert found["8_2"].detail == "pending: waits: the limit of its array's running jobs is reached"
 
     def number(value: int) -> dict[str, Any]:
         return {"set": True, "infinite": False, "number": value}

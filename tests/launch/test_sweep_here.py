@@ -73,4 +73,4 @@ def test_ctrl_c_saves_what_runs_and_starts_no_more(tmp_path: Path) -> None:
     threading.Thread(target=interrupt, daemon=True).start()
     assert run_here(sweep, LocalScheduler(), said.append) is True
     assert [getattr(last_attempt(run), "kind", None) for run in (first, second, third)] == ["saved", "saved", None]
-    assert "asked to stop" in said[-1]
+    assert "stop requested" in said[-1]

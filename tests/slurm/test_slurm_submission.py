@@ -63,7 +63,7 @@ def test_slurm_takes_the_355b_job_and_not_one_node_more(tmp_path: Path) -> None:
     ("word", "sentence"),
     [
         ("cluster.slurm.partition=nowhere", "set cluster.slurm.partition to one that `sinfo` lists"),
-        ("cluster.slurm.constraint=blue", "no node carries cluster.slurm.constraint"),
+        ("cluster.slurm.constraint=blue", "no node has the feature in cluster.slurm.constraint"),
         ("resources.time_limit=8d", "the partition's limit is shorter than resources.time_limit"),
     ],
 )
@@ -173,7 +173,7 @@ def test_slurm_that_does_not_answer_leaves_what_the_folders_say(
     monkeypatch.setenv("SLURM_CONF", "/nonexistent/slurm.conf")
     (job,), (warning,) = jobs_of([run])
     assert job.state.phase == "unknown"
-    assert "states are those of the run folders" in warning
+    assert "states are from the run folders only" in warning
 
 
 def test_slurm_that_does_not_say_what_runs_starts_nothing_twice(

@@ -184,7 +184,7 @@ def test_slurm_does_not_requeue_a_run_that_would_fail_again(drills: dict[str, Fu
     assert job.word == "failed"
     assert job.why == 'the loss is "NaN" at step 7'
     assert len(history(run)) == 1
-    assert "not requeued: starting again would end the same way" in log(run)
+    assert "not requeued: a restart would fail in the same way" in log(run)
 
 
 def test_slurm_crash_loop_ends(drills: dict[str, Future[Drill]]) -> None:
@@ -199,7 +199,7 @@ def test_slurm_ranks_that_do_not_leave_are_ended_and_started_again(drills: dict[
     run, job = drills["deaf"].result()
     assert job.word == "complete", log(run)
     assert losses(run) == curve()
-    assert "the ranks did not leave in time" in log(run)
+    assert "the ranks did not exit in time" in log(run)
     first, _ = history(run)
     assert first.kind == "crash"
 
@@ -215,7 +215,7 @@ def test_slurm_logs_are_followed_to_the_end_of_the_run(drills: dict[str, Future[
 def test_slurm_without_requeue_says_how_to_go_on(drills: dict[str, Future[Drill]]) -> None:
     run, job = drills["no requeue"].result()
     assert job.word == "stopped"
-    assert f"to go on: colosseum jobs requeue {run.root.name}" in log(run)
+    assert f"to continue: colosseum jobs requeue {run.root.name}" in log(run)
 
 
 @pytest.mark.long  # the script looks every 20 s

@@ -118,7 +118,7 @@ def test_slurm_training_is_stopped_and_goes_on(house: Path, alone: RunDir) -> No
         assert "running" in status
         assert "of 24" in status
         assert "saves, stops and restarts" in colosseum(house, "jobs", "requeue", run.root.name)
-        until(lambda: "asked to stop" in log(run))
+        until(lambda: "stop requested" in log(run))
     until_ended(run, ENDS_S)
     assert_as_if_nothing_had_happened(run, alone)
     first, second = history(run)
@@ -191,13 +191,13 @@ def test_slurm_sweep_is_an_array_whose_points_survive_alone(house: Path, alone: 
     array = first["job_id"].partition("_")[0]
     assert [point["job_id"] for point in (first, second, third)] == [f"{array}_{i}" for i in range(3)]
     killed, asked, last = (RunDir(Path(point["run"])) for point in (first, second, third))
-    until(lambda: job_of(last).state.detail == "pending: waits: as many jobs of its array run as may at once")
+    until(lambda: job_of(last).state.detail == "pending: waits: the limit of its array's running jobs is reached")
     until_step(killed, SAVE_EVERY + 1)
     os.kill(rank_process(killed, 1), signal.SIGKILL)
     until_step(asked, SAVE_EVERY + 1)
     with held(asked):
         assert "saves, stops and restarts" in colosseum(house, "jobs", "requeue", asked.root.name)
-        until(lambda: "asked to stop" in log(asked))
+        until(lambda: "stop requested" in log(asked))
     for run in (killed, asked, last):
         assert until_ended(run, ENDS_S).word == "complete", log(run)
     assert_as_if_nothing_had_happened(killed, alone)  # the first point is the same recipe
@@ -258,7 +258,7 @@ def test_slurm_training_reaches_its_time_limit(house: Path, alone: RunDir) -> No
     assert first.kind == "saved", log(run)
     assert first.lost_steps == 0
     assert second.from_step == first.last_step
-    assert "asked to stop" in log(run)
+    assert "stop requested" in log(run)
 
 
 @pytest.mark.long
@@ -270,7 +270,7 @@ def test_slurm_training_of_two_ranks_a_node_is_stopped_and_goes_on(
     until_step(run, SAVE_EVERY + 2)
     with held(run, ranks=4):
         jobs.requeue(run)
-        until(lambda: "asked to stop" in log(run))
+        until(lambda: "stop requested" in log(run))
     until_ended(run, ENDS_S)
     assert_as_if_nothing_had_happened(run, alone_of_four)
     assert [(a.kind, a.lost_steps) for a in history(run)] == [("saved", 0), ("completed", None)]

@@ -1,4 +1,4 @@
-"""What a run reads besides its bundle: data, tokenizer, checkpoint. Relative paths are anchored, then must exist."""
+"""What a run reads besides its bundle: data, tokenizer, checkpoint. Paths are made absolute and must exist."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def missing(recipe: Recipe, runs: Path) -> list[Fault]:
         Fault(path=path, value=file, rule="does not exist") for path, file in _files(recipe) if not Path(file).exists()
     ]
     if recipe.task.kind == "cpt" and not recipe.data.blend:
-        found.append(Fault(path="data.blend", value=[], rule="names no data; a launch needs some"))
+        found.append(Fault(path="data.blend", value=[], rule="names no data; a launch needs data"))
     found += _blend_faults(recipe) + _site_faults(recipe, runs) + tokenizer_faults(recipe)
     return found + _checkpoint_faults(recipe, runs)
 
@@ -92,18 +92,18 @@ def _blend_faults(recipe: Recipe) -> list[Fault]:
 
 
 def _is_visible(value: str) -> bool:
-    """Whether this machine has the folder around a path of the cluster, so that it can tell what is in it."""
+    """Whether the parent folder of a cluster path exists on this machine, so that the path can be checked here."""
     return Path(value).parent.is_dir()
 
 
 def site_warnings(recipe: Recipe) -> list[str]:
     """Paths that only the compute nodes may have."""
     hidden = [path for path in scripts_of(recipe).paths(recipe) if not _is_visible(path.value)]
-    return [f"{path.field} = {path.value}: this machine cannot tell whether it is there" for path in hidden]
+    return [f"{path.field} = {path.value}: cannot be checked from this machine" for path in hidden]
 
 
 def _site_faults(recipe: Recipe, runs: Path) -> list[Fault]:
-    """What of the site's own paths a job would find out after its time in the queue."""
+    """Faults in the site's own paths that a job would otherwise find only after waiting in the queue."""
     scripts = scripts_of(recipe)
     absent = [path for path in scripts.paths(recipe) if _is_visible(path.value) and not path.file.exists()]
     found = [Fault(path=path.field, value=path.value, rule=path.rule) for path in absent]
@@ -167,12 +167,14 @@ def _checkpoint_faults(recipe: Recipe, runs: Path) -> list[Fault]:
     if source == "none":
         return []
     if source.startswith("stage:"):
-        return fault("a campaign fills this in; else say --from RUN, checkpoint.from=PATH or checkpoint.from=none")
+        return fault(
+            "only a campaign sets a stage; otherwise use --from RUN, checkpoint.from=PATH or checkpoint.from=none"
+        )
     if source.startswith("run:"):
         wanted = Source.parse(source.removeprefix("run:"))
         run = RunDir(runs / wanted.run)
         if not run.root.is_dir():
-            return fault(f"{runs} holds no such run")
+            return fault(f"no such run in {runs}")
         if rule := no_conversion(_engine_of(run), recipe.engine):
             return fault(rule)
         if not _has_step(run, wanted.step):
@@ -194,7 +196,7 @@ class _WrittenRecipe(BaseModel):
 
 
 def _engine_of(run: RunDir) -> str:
-    """Checkpoints without a bundle are taken for our runtime's own."""
+    """The engine that wrote a checkpoint; mcore where there is no bundle."""
     recipe = _recipe_of(run)
     return DEFAULT_ENGINE if recipe is None else recipe.engine
 

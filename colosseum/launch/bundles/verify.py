@@ -1,6 +1,6 @@
 """Whether a bundle is what its own recipe and plan give: every file is rendered again and compared.
 
-Checksums alone prove nothing about a stranger's bundle: who adds a line to a script writes its new sum as well.
+Checksums alone do not detect deliberate changes: whoever changes a script can also change its checksum.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OF_RECIPE = ("recipe_hash", "total_steps", "container")
 
 
 def problems_of(folder: Path) -> list[str]:
-    """What of a bundle is not as it was written, one sentence each; empty = nothing."""
+    """What was changed in a bundle, one sentence each; empty = nothing."""
     if problems := verify_bundle(folder):
         return problems
     try:
@@ -70,7 +70,7 @@ def _again(bundle: LaunchBundle) -> Compiled:
         reason = refused.faults[0].sentence()
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # of a plan that no planner made
         reason = str(error)
-    raise RefusedInput(f"{bundle.root}: its recipe and plan do not belong together: {one_line(reason, 300)}")
+    raise RefusedInput(f"{bundle.root}: recipe and plan do not match: {one_line(reason, 300)}")
 
 
 def _same_file(root: Path, name: str, compiled: Compiled) -> bool:

@@ -1,4 +1,4 @@
-"""A campaign: stages one after the other, each from the checkpoint of one before, with a gate at every hand-over.
+"""A campaign: a sequence of stages, each starting from the checkpoint of an earlier one, with a gate before each.
 
 All stages are planned and compiled before the first one is submitted, so that a fault of the last shows at once. What
 was submitted stands in campaign.json, written after each submission: running a campaign twice submits nothing twice.
@@ -151,7 +151,7 @@ def as_planned(file: CampaignFile, planned: Sequence[tuple[Stage, Compiled]]) ->
 
 
 def remarks(file: CampaignFile, stages: Mapping[str, tuple[Stage, Recipe]]) -> list[str]:
-    """What one should know before the first stage begins, each sentence with the stages it is of."""
+    """Warnings before the first stage starts, each with the stages that it applies to."""
     found: dict[str, list[str]] = {}
     for entry in file.stages:
         stage, recipe = stages[entry.name]
@@ -161,8 +161,8 @@ def remarks(file: CampaignFile, stages: Mapping[str, tuple[Stage, Recipe]]) -> l
         before = stages[stage.source][1].model.num_layers if stage.source else recipe.model.num_layers
         if before != (layers := recipe.model.num_layers):
             texts.append(
-                f"has {layers} layers and {stage.source} has {before}: its gate holds it until that checkpoint has "
-                "grown: colosseum checkpoint expand for mcore; a .nemo grows elsewhere (docs/guides/checkpoints.md)"
+                f"has {layers} layers and {stage.source} has {before}: its gate fails until that checkpoint has been "
+                "expanded: colosseum checkpoint expand for mcore; for .nemo see docs/guides/checkpoints.md"
             )
         for text in texts:
             found.setdefault(text, []).append(entry.name)
@@ -232,6 +232,6 @@ def _same(known: Campaign, file: CampaignFile, words: Sequence[str]) -> None:
     wanted = [(entry.name, entry.recipe, (*entry.overrides, *words)) for entry in file.stages]
     if wanted != [(stage.name, stage.recipe, stage.overrides) for stage in known.stages]:
         raise RefusedInput(
-            f"campaign {known.name} was begun with other stages or overrides ({known.root}): give this one another "
-            "name; its first stage can begin where an old one ended, with checkpoint.from=run:RUN"
+            f"campaign {known.name} was started with other stages or overrides ({known.root}): give this one another "
+            "name; its first stage can continue from an old run with checkpoint.from=run:RUN"
         )

@@ -59,7 +59,11 @@ def read_file(name: str) -> CampaignFile:
     names = [stage.name for stage in found.stages]
     if not names or len(set(names)) < len(names):
         raise RefusedInput(
-            [Fault(path="stages", value=names, rule="must be one or more, of different names", where=name)]
+            [
+                Fault(
+                    path="stages", value=names, rule="needs at least one stage, and each needs its own name", where=name
+                )
+            ]
         )
     return found
 

@@ -74,7 +74,9 @@ def judge(run: RunDir) -> Verdict:
     recipe = read_bundle(run.bundle).recipe
     source = recipe.checkpoint.source
     if not source.startswith("run:"):
-        raise RefusedInput(f"{run.root.name} begins from {source}, no run: there is nothing to hand over")
+        raise RefusedInput(
+            f"{run.root.name} starts from {source}, which is not a run: a gate checks the checkpoint of a run"
+        )
     wanted = Source.parse(source.removeprefix("run:"))
     parent = RunDir(run.root.resolve().parent / wanted.run)
     faults = [] if wanted.step is not None or parent.is_complete() else [f"{wanted.run} has not reached its last step"]
@@ -83,7 +85,7 @@ def judge(run: RunDir) -> Verdict:
         return _of_foreign(recipe, parent, its, faults)
     step = newest_committed(parent.checkpoints) if wanted.step is None else wanted.step
     if step is None:
-        return Verdict(faults=(*faults, f"{wanted.run} holds no finished checkpoint"), notes=(), lineage=())
+        return Verdict(faults=(*faults, f"{wanted.run} has no complete checkpoint"), notes=(), lineage=())
     try:
         metadata = read_metadata(checkpoint_folder(parent.checkpoints, step))
     except RefusedInput as refused:
@@ -91,7 +93,7 @@ def judge(run: RunDir) -> Verdict:
     faults += load_faults(recipe, metadata, recipe.checkpoint.load) + _ledger_faults(parent, metadata)
     if wanted.step is None and (total := _total_steps(parent)) is not None and step != total:
         faults.append(
-            f"the newest whole checkpoint of {wanted.run} is of step {step:,}, not of its last step {total:,}"
+            f"the newest complete checkpoint of {wanted.run} is at step {step:,}, not at its last step {total:,}"
         )
     return Verdict(
         faults=tuple(faults), notes=tuple(load_notes(recipe, metadata)), lineage=tuple(lineage(parent, step))
@@ -107,27 +109,27 @@ def _of_foreign(recipe: Recipe, parent: RunDir, its: Recipe, faults: list[str]) 
     if rule := no_conversion(its.engine, recipe.engine):
         faults.append(rule)
     elif not left:
-        faults.append(f"{parent.root.name} has left no checkpoint to begin with")
+        faults.append(f"{parent.root.name} saved no checkpoint to start from")
     newest = next(reversed(left.values()), None)
     config = engine.model_of(newest) if newest is not None else None
     if config is None:
         note = f"the checkpoint is {its.engine}'s: only its recipe was compared, not its content"
-        faults += [f"the run before is of another model: {d}" for d in ModelShape.of(its).differences(wanted)]
+        faults += [f"the model of the previous run differs: {d}" for d in ModelShape.of(its).differences(wanted)]
         return Verdict(faults=tuple(faults), notes=(note,), lineage=())
     for key, value in config.items():
         if value != getattr(wanted, key):
-            faults.append(f"{newest} is of another model: {key} {value} (the recipe says {getattr(wanted, key)})")
+            faults.append(f"the model in {newest} differs: {key} {value} (recipe: {getattr(wanted, key)})")
     if isinstance(layers := config.get("num_layers"), int) and layers < wanted.num_layers:
-        faults.append("a model grows outside of this package: put the grown one in its place, then resume the campaign")
+        faults.append("expand it with the tools of its engine, put the result in its place, then resume the campaign")
     note = f"the checkpoint is {its.engine}'s: its configuration was compared, not its weights"
     return Verdict(faults=tuple(faults), notes=(note,), lineage=())
 
 
 def _ledger_faults(parent: RunDir, found: CheckpointMetadata) -> list[str]:
-    """Whether the run's ledger tells the same of its data as the checkpoint."""
+    """Whether the run's ledger and the checkpoint agree on the tokens consumed."""
     rows = [row for row in read_lines(parent.ledger) if row.get("step") == found.step]
     if not rows:
-        return [f"the data ledger of {parent.root.name} has no line for step {found.step:,}"]
+        return [f"the data ledger of {parent.root.name} has no entry for step {found.step:,}"]
     if rows[-1].get("tokens_by_source") != found.tokens_by_source:
         return [
             f"the data ledger of {parent.root.name} and its checkpoint disagree on the tokens of step {found.step:,}"
@@ -194,7 +196,7 @@ class Passed:
 
 
 def read_gate(run: RunDir) -> Passed | None:
-    """gate.json of a run; None before its gate. One that cannot be read lets nobody through."""
+    """gate.json of a run; None before its gate ran. If it cannot be read, the gate has not passed."""
     try:
         data = read_object(run.gate)
     except FileNotFoundError:
@@ -218,7 +220,7 @@ def _manifest(run: RunDir) -> dict[str, Any]:
 
 
 def pass_through(run: RunDir) -> Verdict:
-    """Judges, writes gate.json and prints what a reader of the log wants to know."""
+    """Check the checkpoint, write gate.json and print the result."""
     verdict = judge(run)
     write_whole(run.gate, to_json({"schema": GATE_SCHEMA, "passed": verdict.passed, **asdict(verdict)}))
     for ancestor in verdict.lineage:
@@ -227,13 +229,13 @@ def pass_through(run: RunDir) -> Verdict:
         sys.stdout.write(f"change {clean(note)}\n")
     for fault in verdict.faults:
         sys.stdout.write(f"fault  {clean(fault)}\n")
-    sys.stdout.write(f"{run.root.name}: {'may begin' if verdict.passed else 'may not begin'}\n")
+    sys.stdout.write(f"{run.root.name}: {'gate passed' if verdict.passed else 'gate failed'}\n")
     sys.stdout.flush()
     return verdict
 
 
 def main() -> int:
-    """The gate of the run folder we stand in; 0 or 76."""
+    """The gate of the run in the current folder; returns 0 or 76."""
     try:
         return 0 if pass_through(RunDir(Path.cwd())).passed else EXIT_FINAL
     except ColosseumError as error:

@@ -1,4 +1,4 @@
-"""Starting the stages of a campaign: in a queue all at once, each behind its gate; in the foreground one by one."""
+"""Starts the stages of a campaign: in a queue all at once, each after its gate; on this machine one by one."""
 
 from __future__ import annotations
 

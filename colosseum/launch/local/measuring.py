@@ -49,6 +49,6 @@ def _run(launcher: Sequence[str], kinds: Sequence[str], say: Say) -> dict[str, A
                 last = line.strip() or last
                 say(line.rstrip("\n"))
         if process.returncode or not target.is_file():
-            raise RunFailed(f"the measurement ended with code {process.returncode}: {last}")
+            raise RunFailed(f"the measurement failed with exit code {process.returncode}: {last}")
         document: dict[str, Any] = json.loads(target.read_text())
         return document

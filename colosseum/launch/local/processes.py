@@ -51,7 +51,7 @@ def cannot_run(recipe: Recipe) -> str | None:
     if recipe.hardware.kind == "cpu":
         if needed <= MAX_CPU_RANKS:
             return None
-        return f"{recipe.name} needs {needed:,} CPU ranks and this machine runs at most {MAX_CPU_RANKS}"
+        return f"{recipe.name} needs {needed:,} CPU ranks; at most {MAX_CPU_RANKS} run on one machine"
     found = gpu_count()
     if needed <= found:
         return None
@@ -64,7 +64,7 @@ def require_packages() -> None:
     absent = [name for name in ("torch", "megatron") if importlib.util.find_spec(name) is None]
     if absent:
         raise EnvironmentFault(
-            f"training needs {' and '.join(absent)}, not installed for {sys.executable}: pip install 'colosseum[train]'"
+            f"training needs {' and '.join(absent)}; not installed in {sys.executable}: pip install 'colosseum[train]'"
         )
 
 
@@ -87,10 +87,12 @@ class LocalScheduler:
             raise RefusedInput(sentence)
         require_packages()
         if run.is_complete():
-            raise RefusedInput(f"{run.root.name} is complete; to go on from its end say --from with train.steps=…")
+            raise RefusedInput(
+                f"{run.root.name} is complete; to train further use --from {run.root.name} train.steps=N"
+            )
         with run_lock(run) as free:
             if not free:
-                raise RefusedInput(f"{run.root.name} is running already")
+                raise RefusedInput(f"{run.root.name} is already running")
         return f"starts at once on {recipe.resources.gpus} ranks of this machine"
 
     def submit(self, run: RunDir, *, after: Sequence[str] = (), script: str | None = None) -> Submission:
@@ -124,7 +126,7 @@ class LocalScheduler:
                 time.sleep(POLL_S)
 
     def save_and_restart(self, job_id: str) -> None:
-        raise RefusedInput("this machine has no queue to start a run again: stop it, then say --from RUN")
+        raise RefusedInput("a run on this machine cannot be requeued: stop it, then resume it with --from RUN")
 
     def follow(self, run: RunDir, job_id: str, show: Show, say: Say) -> bool:
         """See ``Foreground.follow``."""
@@ -173,7 +175,7 @@ def _passing_on(children: Callable[[], Sequence[subprocess.Popen[bytes]]], say: 
     def handle(number: int, frame: FrameType | None) -> None:
         received.append(number)
         if len(received) == 1:
-            say("asked to stop: the ranks save and leave (again = end them now, unsaved)")
+            say("stop requested: the ranks save and exit (interrupt again = kill them now without saving)")
         for child in children():
             if child.poll() is None:
                 child.send_signal(signal.SIGUSR1)

@@ -1,7 +1,7 @@
 """``python -m colosseum.launch.local.ranks N PROGRAM …``: one attempt of N ranks here, from inside a run folder.
 
 What srun and the job script are to a cluster: it makes the attempt's folder, starts the ranks with their place in the
-environment, passes "save and leave" on to them, ends the others when one fails, and settles the outcome.
+environment, forwards stop signals to them, ends the others when one fails, and writes the outcome.
 Exit codes are the runtime's: 0 complete, 75 saved, 76 not to be started again, else a crash.
 """
 
@@ -24,7 +24,7 @@ from colosseum.records import AttemptEnvironment, Outcome
 from colosseum.rundir import EXIT_FINAL, EXIT_SAVED, AttemptDir, OutcomeKind, RunDir, saved_steps
 
 GRACE_S = 15.0
-"""From the first failed rank to the end of the others: time for them to notice and to write why."""
+"""From the first failed rank to killing the others: time for them to notice and write their reason."""
 EXIT_CRASH = 70
 
 
@@ -117,12 +117,14 @@ def _begin(run: RunDir) -> tuple[int, AttemptDir]:
 
 
 def _settle(run: RunDir, attempt: AttemptDir, codes: Sequence[int], failed: int | None, stopped: bool) -> int:
-    """outcome.json decides, exit codes are a hint; a rank that is killed leaves no word, so we do."""
+    """outcome.json decides, exit codes are a hint; a killed rank writes no outcome.json, so this writes one."""
     kind: OutcomeKind = "completed"
     retry, reason = False, "every rank ended with code 0"
     if failed is not None:
         kind, retry = "crash", codes[failed] != EXIT_FINAL
-        reason = f"rank {failed} ended with code {codes[failed]} and left no word: {attempt.rank_log(failed).name}"
+        reason = (
+            f"rank {failed} exited with code {codes[failed]}, wrote no outcome.json: {attempt.rank_log(failed).name}"
+        )
     elif stopped or EXIT_SAVED in codes:
         kind, retry, reason = "saved", True, "stopped on request"
     saved = (saved_steps(run.checkpoints) or [0])[-1]
@@ -138,7 +140,7 @@ def main(words: Sequence[str]) -> int:
     run = RunDir(Path.cwd())
     with run_lock(run) as ours:
         if not ours:
-            sys.stderr.write(f"{run.root.name} is running already\n")
+            sys.stderr.write(f"{run.root.name} is already running\n")
             return EXIT_FINAL
         if run.is_complete():
             sys.stderr.write(f"{run.root.name} is complete: nothing to do\n")

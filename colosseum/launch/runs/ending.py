@@ -1,4 +1,4 @@
-"""How a run that was followed has ended, for whoever started it."""
+"""How a followed run ended, as text for the user."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Ending:
     failure: str | None
     """Why it failed, with the last lines of the log that tells it; None = it did not."""
     sentence: str
-    """What one says of it where it did not fail."""
+    """The message if it did not fail."""
 
     @property
     def stopped(self) -> bool:

@@ -1,4 +1,4 @@
-"""Jobs of run folders: what their schedulers say joined with what the folders say, and what can be done to them."""
+"""Jobs of run folders: their state from scheduler and folder together; requeue and cancel."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Job:
     attempt: Attempt | None
     status: RunStatus
     unreadable: str = ""
-    """Why nobody can tell which job is the newest: a sentence; then the submission is of no job."""
+    """Why the newest job cannot be determined; then ``submission`` has no job."""
 
     @property
     def word(self) -> str:
@@ -114,14 +114,14 @@ def newest_submission(run: RunDir) -> Submission | None:
     time_unix_s = number(row.get("time_unix_s"))
     sound = isinstance(argv, list) and all(isinstance(word, str) for word in argv) and time_unix_s is not None
     if not isinstance(scheduler, str) or scheduler not in SCHEDULERS or not JOB_ID.fullmatch(job_id) or not sound:
-        raise Unreadable(f"the last line of {run.submissions.name} names no job")
+        raise Unreadable(f"the last line of {run.submissions.name} has no job id")
     return Submission(scheduler=scheduler, job_id=job_id, argv=tuple(argv or ()), time_unix_s=time_unix_s or 0.0)
 
 
 def jobs_of(runs: Sequence[RunDir]) -> tuple[list[Job], list[str]]:
     """The newest job of each run that was submitted, and warnings. Each scheduler is asked once.
 
-    A run that cannot be read is a job that says so.
+    A run that cannot be read is a job in state unreadable, with the reason.
     """
     newest: dict[RunDir, Submission] = {}
     damaged: dict[RunDir, str] = {}
@@ -130,7 +130,7 @@ def jobs_of(runs: Sequence[RunDir]) -> tuple[list[Job], list[str]]:
         with _noting(damaged, run):
             if (found := newest_submission(run)) is not None:
                 newest[run] = found
-    with ThreadPoolExecutor(1) as other:  # the folders are read while Slurm thinks
+    with ThreadPoolExecutor(1) as other:  # folders are read while Slurm answers
         asked = other.submit(_ask, list(newest.values()))
         for run in newest:
             with _noting(damaged, run):
@@ -175,9 +175,9 @@ def _ask(newest: Sequence[Submission]) -> tuple[dict[tuple[str, str], JobState],
         try:
             answer: Mapping[str, JobState] = scheduler_of(kind).states(ids)
         except EnvironmentFault as fault:  # the folders still tell most
-            warnings.append(f"{fault}; states are those of the run folders")
+            warnings.append(f"{fault}; states are from the run folders only")
             answer = {}
-        unasked = "the scheduler could not be asked"
+        unasked = "the scheduler could not be queried"
         states |= {(kind, job): answer.get(job) or JobState(job_id=job, phase="unknown", detail=unasked) for job in ids}
     return states, warnings
 
@@ -238,15 +238,17 @@ def job_of(run: RunDir, *, must_answer: bool = False) -> Job:
     if not jobs:
         raise RefusedInput(f"{run.root.name} was never submitted")
     if jobs[0].unreadable and must_answer:
-        raise RefusedInput(f"{run.root.name}: {jobs[0].unreadable}; nothing was started, as it may still run")
+        raise RefusedInput(
+            f"{run.root.name}: {jobs[0].unreadable}; nothing was started because it may still be running"
+        )
     if unasked and must_answer:
         raise EnvironmentFault(unasked_start(unasked))
     return jobs[0]
 
 
 def unasked_start(warnings: Sequence[str]) -> str:
-    """Why nothing is started while nobody knows what runs: two jobs of one run would write into one folder."""
-    return f"nothing was started, as it may still run: {warnings[0].partition(';')[0]}"
+    """Nothing is started while it is unknown whether a job runs: two jobs of one run would write to one folder."""
+    return f"nothing was started because the run may still be running: {warnings[0].partition(';')[0]}"
 
 
 def cancel(run: RunDir) -> Job:
@@ -277,9 +279,11 @@ def requeue(run: RunDir) -> Submission | None:
     job, bundle = job_of(run, must_answer=True), read_bundle(run.bundle)
     scheduler = scheduler_of(bundle.recipe.cluster.scheduler)
     if run.is_complete():
-        raise RefusedInput(f"{run.root.name} is complete; to go on from its end say --from with train.steps=…")
+        raise RefusedInput(f"{run.root.name} is complete; to train further use --from {run.root.name} train.steps=N")
     if job.word == "waiting":
-        raise RefusedInput(f"job {job.submission.job_id} of {run.root.name} waits to start: {job.state.detail}")
+        raise RefusedInput(
+            f"job {job.submission.job_id} of {run.root.name} is already waiting to start: {job.state.detail}"
+        )
     if job.word in LIVE:
         scheduler.save_and_restart(job.submission.job_id)
         return None

@@ -29,12 +29,12 @@ def read_kept(path: Path, model: type[Kept]) -> Kept:
     try:
         data = read_bytes(path)
     except FileNotFoundError:
-        raise RefusedInput(f"{path.parent} holds no {path.name}: nothing was begun there") from None
+        raise RefusedInput(f"{path.parent} has no {path.name}: nothing was started there") from None
     except Unreadable as error:
         raise RefusedInput(f"{path.parent}: {error}") from error
     found, (wanted,) = parse_object(data), get_args(model.model_fields["schema_"].annotation)
     if found is None:
-        raise RefusedInput(f"{path} is damaged: it holds no JSON object")
+        raise RefusedInput(f"{path} is damaged: not a JSON object")
     if (schema := found.get("schema")) != wanted:
         shown = one_line(str(schema), 60)
         raise RefusedInput(f"{path} has schema {shown!r}, and this release, {__version__}, reads {wanted!r}")

@@ -1,4 +1,4 @@
-"""What a train or align command asks for: a new run, compiled, or one more attempt of a run that is there."""
+"""What a train or align command requests: a new run, compiled, or another attempt of an existing run."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _load_again(bundle: LaunchBundle, request: Request) -> Loaded:
     if cluster is None and "cluster" not in chosen:
         cluster = bundle.recipe.cluster.name
         if cluster not in cluster_names():
-            rule = "the run's cluster has no cluster file here: name another with --cluster"
+            rule = "the run's cluster has no cluster file on this machine: choose another with --cluster"
             raise RefusedInput([Fault(path="cluster", value=cluster, rule=rule, nearest=cluster_names())])
     data = {key: value for key, value in bundle.recipe.as_data().items() if key not in chosen | {"cluster"}}
     with tempfile.TemporaryDirectory(prefix="colosseum-") as folder:
@@ -157,7 +157,7 @@ def _compiled(
 
 def _begun_from(recipe: Recipe, run: RunDir, step: int | None, runs: Path, request: Request) -> tuple[Recipe, Lineage]:
     if any(word.lstrip("+").startswith("checkpoint.from=") for word in request.overrides):
-        raise RefusedInput("--from and checkpoint.from=… both say where to begin; give one of them")
+        raise RefusedInput("--from cannot be combined with checkpoint.from=…; give one of them")
     reference, step = checkpoint_reference(run, step, runs)
     data = recipe.as_data()
     data["checkpoint"]["from"] = reference
@@ -168,6 +168,6 @@ def _check_kind(kind: str, recipe: Recipe, origins: Origins) -> None:
     if recipe.task.kind == kind:
         return
     verb = "train" if recipe.task.kind == "cpt" else "align"
-    rule = f"this command trains {kind}; say `colosseum {verb} {recipe.task.kind}`"
+    rule = f"this command trains {kind}; use `colosseum {verb} {recipe.task.kind}`"
     where = _where("task.kind", origins)
     raise RefusedInput([Fault(path="task.kind", value=recipe.task.kind, rule=rule, where=where)])

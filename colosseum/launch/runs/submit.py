@@ -109,7 +109,7 @@ def refuse_what_cannot_start(compiled: Sequence[Compiled], missing: Sequence[Fau
     """
     for one in compiled:
         if sentence := scripts_of(one.recipe).too_small(one.recipe):
-            raise RefusedInput(f"{sentence}; try it small: colosseum rehearse {shown}")
+            raise RefusedInput(f"{sentence}; to test it on this machine: colosseum rehearse {shown}")
         if not one.plan.fits:
             raise RefusedInput(_too_large(one))
     if missing:
@@ -182,7 +182,7 @@ def start(run: RunDir, recipe: Recipe, scheduler: Scheduler, *, after: Sequence[
 
 
 def refuse_full_disk(folder: Path) -> None:
-    """Raises EnvironmentFault: what is started could not even be noted."""
+    """Raises EnvironmentFault: the disk is full, so a submission could not be recorded."""
     if _free_bytes(folder) < ROOM_BYTES:
         raise EnvironmentFault(f"the disk of {folder} is full: free some space, then start again")
 
@@ -220,7 +220,7 @@ def new_run(runs: Path, name: str, umask: int = 0o027) -> RunDir:
                 raise EnvironmentFault(f"{runs} is not a folder") from None
         except OSError as error:
             raise EnvironmentFault(
-                f"cannot make a run folder under {runs}: {error.strerror}; --runs names another"
+                f"cannot make a run folder under {runs}: {error.strerror}; choose another folder with --runs"
             ) from error
 
 
@@ -258,7 +258,7 @@ def locked(folder: Path, umask: int = 0o027) -> Iterator[None]:
             folder.chmod(0o777 & ~umask)
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError as error:
-        raise EnvironmentFault(f"cannot make {folder}: {error.strerror}; --runs names another place") from error
+        raise EnvironmentFault(f"cannot make {folder}: {error.strerror}; choose another folder with --runs") from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         with modes_of(folder):

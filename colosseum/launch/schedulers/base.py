@@ -1,4 +1,4 @@
-"""The Scheduler protocol: it starts the job of a run folder and says what became of it; a Queue or a Foreground."""
+"""The Scheduler protocol: starts the job of a run folder and reports its state; a Queue or a Foreground."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class JobState:
     job_id: str
     phase: Phase
     detail: str = ""
-    """The scheduler's own word for the state, in plain English where that says more: why it waits, how it ended."""
+    """The scheduler's reason for the state in plain English: why it waits, how it ended."""
     restarts: int = 0
     nodes: str = ""
     start_unix_s: float | None = None

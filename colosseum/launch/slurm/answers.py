@@ -51,12 +51,12 @@ WORDS = {
     "ReqNodeNotAvail": "waits for nodes that are down or reserved",
     "PartitionDown": "waits for a partition that is down",
     "PartitionTimeLimit": "can never start: its time limit is above the partition's",
-    "PartitionNodeLimit": "can never start: it wants more nodes than the partition has",
+    "PartitionNodeLimit": "can never start: it needs more nodes than the partition has",
     "AssocGrpGRES": "waits: the account's GPUs are all in use",
-    "AssocMaxJobsLimit": "waits: the account runs as many jobs as it may",
+    "AssocMaxJobsLimit": "waits: the account's limit of running jobs is reached",
     "QOSMaxGRESPerUser": "waits: your GPUs of this QOS are all in use",
     "QOSGrpGRES": "waits: the QOS's GPUs are all in use",
-    "JobArrayTaskLimit": "waits: as many jobs of its array run as may at once",
+    "JobArrayTaskLimit": "waits: the limit of its array's running jobs is reached",
     "Reservation": "waits for its reservation to begin",
     "TimeLimit": "reached its time limit",
     "NonZeroExitCode": "ended with an error",
@@ -64,7 +64,7 @@ WORDS = {
     "JobLaunchFailure": "could not be started on its nodes",
     "launch failed requeued held": "could not be started on its nodes and is held",
 }
-"""Slurm's reasons in plain words."""
+"""Slurm's reasons in plain English."""
 
 
 def queue(text: str) -> dict[str, JobState]:

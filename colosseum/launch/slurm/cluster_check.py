@@ -1,4 +1,4 @@
-"""Whether a cluster file is right, asked of the cluster itself: from a login node, and with a job of two nodes."""
+"""Checks a cluster file against the cluster itself: from a login node, and with a job on two nodes."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from colosseum.units import slurm_time
 COMMANDS = ("sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo")
 MAX_SKEW_S = 2.0
 OLD_ENOUGH = "import sys; sys.exit(sys.version_info < (3, 6))"
-"""What job.bash asks of a batch host's python3."""
+"""The version check of job.bash."""
 JOB_WAITS_S = 50
-"""Less than the minute after which an answer of Slurm's commands is given up."""
+"""Shorter than the one-minute timeout of Slurm commands."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One thing that was asked; passed None = it could not be."""
+    """One check; passed None = it could not be made."""
 
     name: str
     passed: bool | None
@@ -83,7 +83,7 @@ def _partition(cluster: Cluster) -> Iterator[Check]:
 
 
 def _limits(cluster: Cluster, time_limit_s: int) -> Iterator[Check]:
-    """Slurm's own word on account, QOS, reservation, constraint, GPUs, time limit; on one node and on all."""
+    """Slurm's check of account, QOS, reservation, constraint, GPUs and time limit; on one node and on all."""
     sizes = [("one node", 1)] + ([("all nodes", cluster.nodes)] if cluster.nodes and cluster.nodes > 1 else [])
     for name, nodes in sizes:
         options = [*_options(cluster), *_gpus(cluster), f"--nodes={nodes}", f"--time={slurm_time(time_limit_s)}"]
@@ -115,7 +115,7 @@ def _container(cluster: Cluster) -> Iterator[Check]:
         there = Path(container.image).is_file()
         yield Check(name="image", passed=there, detail=f"{container.image} {'is there' if there else 'does not exist'}")
     else:
-        detail = f"{container.image} is pulled by the nodes; this machine cannot tell"
+        detail = f"{container.image} is pulled by the nodes; cannot be checked from this machine"
         yield Check(name="image", passed=None, detail=detail)
     for mount in container.mounts:
         source = mount.split(":")[0]
@@ -142,11 +142,11 @@ def _runs_folder(runs: Path) -> Iterator[Check]:
 
 
 def _job(cluster: Cluster) -> Iterator[Check]:
-    """Two nodes read what this machine wrote, and tell their time and whether they have the job script's python3."""
+    """Two nodes read a file that this machine wrote, and report their clocks and python3 version."""
     nodes = 2 if cluster.nodes is None or cluster.nodes > 1 else 1
     runs = Path(cluster.paths.runs).absolute()
     if not runs.is_dir():
-        yield Check(name="a job now", passed=None, detail=f"needs {runs}, to see whether the nodes share it")
+        yield Check(name="a job now", passed=None, detail=f"needs {runs}, to check whether the nodes share it")
         return
     probe = runs / f".check-{secrets.token_hex(4)}"
     word = secrets.token_hex(8)

@@ -48,12 +48,10 @@ def call(*argv: str, cwd: Path | None = None, env: Mapping[str, str] | None = No
         EnvironmentFault: there is no such command, or the controller does not answer.
     """
     if shutil.which(argv[0]) is None:
-        raise EnvironmentFault(
-            f"{argv[0]} was not found: run this on a machine of the cluster that has Slurm's commands"
-        )
+        raise EnvironmentFault(f"{argv[0]} was not found: run this on a login node of the cluster")
     env = env or command_environment()
     if (conf := env.get("SLURM_CONF")) and not Path(conf).is_file():  # the commands would look for another for a minute
-        raise EnvironmentFault(f"SLURM_CONF names {conf}, and there is no such file")
+        raise EnvironmentFault(f"SLURM_CONF is {conf}, which does not exist")
     try:
         done = subprocess.run(
             argv,
@@ -65,7 +63,7 @@ def call(*argv: str, cwd: Path | None = None, env: Mapping[str, str] | None = No
             errors="replace",
         )
     except subprocess.TimeoutExpired as error:
-        raise EnvironmentFault(f"{argv[0]} gave no answer within {_TIMEOUT_S} s") from error
+        raise EnvironmentFault(f"{argv[0]} did not answer within {_TIMEOUT_S} s") from error
     except OSError as error:
         raise EnvironmentFault(f"{argv[0]} could not be run: {error.strerror}") from error
     if done.returncode and any(text in done.stderr for text in _UNREACHABLE):
@@ -78,7 +76,7 @@ class SlurmScheduler:
     """The ``Scheduler`` of a Slurm cluster; the controller is found as Slurm's own commands find it."""
 
     def check(self, run: RunDir, recipe: Recipe) -> str:
-        """``sbatch --test-only``: Slurm's own word on partition, limits and size; it never looks inside the script."""
+        """``sbatch --test-only``: Slurm's check of partition, limits and size; not of the script's commands."""
         return self._check(_sbatch(run.root, JOB_SCRIPT, "--test-only"))
 
     def submit(self, run: RunDir, *, after: Sequence[str] = ()) -> Submission:
@@ -162,7 +160,9 @@ class SlurmScheduler:
         except RunFailed as failed:
             if not any(word in str(failed) for word in _ENDING):
                 raise
-            raise RefusedInput(f"job {job_id} is just ending: say `jobs requeue` again in a few seconds") from failed
+            raise RefusedInput(
+                f"job {job_id} is just ending: run `colosseum jobs requeue` again in a few seconds"
+            ) from failed
 
     def _squeue(self, job_ids: Sequence[str]) -> str:
         done = call("squeue", "--json", "--states=all", f"--jobs={','.join(job_ids)}")
@@ -181,7 +181,7 @@ class SlurmScheduler:
 
 
 def _after(jobs: Sequence[str]) -> list[str]:
-    """Starts once these have ended well; a job that can never start is cancelled, it would wait for ever."""
+    """Starts once these have ended well; a job that can never start is cancelled, else it would wait without end."""
     return [f"--dependency=afterok:{':'.join(jobs)}", "--kill-on-invalid-dep=yes"] if jobs else []
 
 
@@ -213,7 +213,7 @@ _HINTS = {
     "Requested time limit is invalid": "; the partition's limit is shorter than resources.time_limit",
     "Invalid account": "; set cluster.slurm.account to one that `sacctmgr show associations user=$USER` lists",
     "Invalid qos": "; set cluster.slurm.qos to one of your association's",
-    "Invalid feature": "; no node carries cluster.slurm.constraint",
+    "Invalid feature": "; no node has the feature in cluster.slurm.constraint",
     "reservation": "; cluster.slurm.reservation must be one that `scontrol show reservation` lists",
 }
 

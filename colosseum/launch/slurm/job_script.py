@@ -34,11 +34,11 @@ def too_few_nodes(recipe: Recipe) -> str | None:
     wanted, cluster = nodes_and_ranks(recipe)[0], recipe.cluster
     if cluster.nodes is None or wanted <= cluster.nodes:
         return None
-    return f"the job takes {wanted:,} nodes and cluster {cluster.name} has {cluster.nodes:,} (cluster.nodes)"
+    return f"the job needs {wanted:,} nodes and cluster {cluster.name} has {cluster.nodes:,} (cluster.nodes)"
 
 
 def faults(recipe: Recipe) -> list[Fault]:
-    """What of the cluster section cannot be put into a job script."""
+    """Settings of the cluster section that a job script cannot have."""
     cluster, found = recipe.cluster, []
     slurm, container = cluster.slurm, cluster.container
 
@@ -48,29 +48,29 @@ def faults(recipe: Recipe) -> list[Fault]:
     gpus, per_node = recipe.resources.gpus, recipe.resources.gpus_per_node
     if gpus > per_node and gpus % per_node:
         below = gpus - gpus % per_node
-        rule = f"must be a multiple of resources.gpus_per_node = {per_node}, or no more than it"
+        rule = f"must be a multiple of resources.gpus_per_node = {per_node}, or at most {per_node}"
         found.append(Fault(path="resources.gpus", value=gpus, rule=rule, nearest=(below, below + per_node)))
     for text in slurm.extra:
         match = _OPTION.fullmatch(text)
         if match is None:
-            fault("slurm.extra", text, "an option is written --name or --name=value")
+            fault("slurm.extra", text, "an option must have the form --name or --name=value")
         elif owner := next(
             (o for o in _OWNED.split() if o.startswith(match[1]) or match[1].startswith("container-")), None
         ):
             fault("slurm.extra", text, f"--{owner} is set from the recipe and the cluster file's own fields")
         elif slurm.exclusive and any(o.startswith(match[1]) for o in _OF_EXCLUSIVE.split()):
-            fault("slurm.extra", text, "slurm.exclusive asks for whole nodes with all their memory (--mem=0)")
+            fault("slurm.extra", text, "slurm.exclusive already requests whole nodes with all their memory (--mem=0)")
     if len(",".join(slurm.exclude)) > _LONGEST:
         fault("slurm.exclude", f"{len(slurm.exclude)} names", f"must be shorter than {_LONGEST} characters in all")
     if slurm.launch == "torchrun" and cluster.numa_binding:
         fault("numa_binding", True, "needs slurm.launch = srun: torchrun starts the ranks of a node itself")
     for mount in container.mounts if container else ():
         if "," in mount:
-            fault("container.mounts", mount, "must hold no comma: pyxis takes it as the next mount")
+            fault("container.mounts", mount, "must not contain a comma: pyxis reads it as the start of the next mount")
     if container and (finding := _image_rule(container.image)):
         found.append(Fault(path="cluster.container.image", value=container.image, rule=finding[0], nearest=finding[1]))
     if container and (cluster.venv or cluster.modules):
-        fault("venv" if cluster.venv else "modules", cluster.venv or cluster.modules, "is of no use in a container")
+        fault("venv" if cluster.venv else "modules", cluster.venv or cluster.modules, "has no effect in a container")
     return found + environment.faults(recipe)
 
 
@@ -82,10 +82,10 @@ def _image_rule(image: str) -> tuple[str, tuple[str, ...]] | None:
     if image.startswith(("/", "~/")):
         return None
     if image.startswith((".", "~")) or image.endswith(".sqsh"):
-        return "is a file: give its absolute path, or one that begins with ~/", ()
+        return "is a file: give an absolute path, or one that starts with ~/", ()
     host, slash, rest = image.removeprefix("docker://").partition("/")
     if "#" not in image and slash and ("." in host or ":" in host):
-        return "a registry's image is written REGISTRY#IMAGE", (f"{host}#{rest}",)
+        return "a registry image must have the form REGISTRY#IMAGE", (f"{host}#{rest}",)
     return None
 
 
@@ -113,8 +113,8 @@ def render_array(points: Sequence[tuple[Recipe, Plan]]) -> str:
     for index, (recipe, _) in enumerate(points):
         for ours, its in zip(first, _header(recipe, 0), strict=True):
             if ours != its:
-                asks = f"point {index} asks for {its.removeprefix('#SBATCH ')} and the first for "
-                rule = f"a sweep is one job array, whose jobs are alike: {asks}{ours.removeprefix('#SBATCH ')}"
+                asks = f"point {index} has {its.removeprefix('#SBATCH ')} and the first "
+                rule = f"all jobs of a sweep's array have the same options: {asks}{ours.removeprefix('#SBATCH ')}"
                 raise RefusedInput([Fault(path="--sweep", value=None, rule=rule, where="command line")])
     header = _header(points[0][0], max(margin_s(recipe, plan) for recipe, plan in points))
     output = "#SBATCH --output="

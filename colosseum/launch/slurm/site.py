@@ -1,4 +1,4 @@
-"""Files of the site that a job script needs; of some only the compute nodes can tell."""
+"""Files of the site that a job script needs; some can be checked only on the compute nodes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def paths(recipe: Recipe) -> list[SitePath]:
     """Of the virtual environment and the container's image."""
     cluster, found = recipe.cluster, []
     if cluster.venv is not None:
-        rule = "holds no bin/python: the job would run whatever python comes next in PATH"
+        rule = "has no bin/python: the job would use the next python in PATH"
         python = Path(cluster.venv) / "bin" / "python"
         found.append(SitePath(field="cluster.venv", value=cluster.venv, file=python, rule=rule))
     if cluster.container is not None and (image := cluster.container.image).startswith("/"):
@@ -36,5 +36,5 @@ def runs_faults(recipe: Recipe, runs: Path) -> list[Fault]:
     """A folder of runs that cannot be mounted into the container."""
     if recipe.cluster.container is None or "," not in str(runs.absolute()):
         return []
-    rule = "must hold no comma: pyxis takes what follows as the next mount; --runs names another place"
+    rule = "must not contain a comma: pyxis reads it as the start of the next mount; choose another folder with --runs"
     return [Fault(path="cluster.paths.runs", value=str(runs), rule=rule)]

@@ -45,7 +45,7 @@ def measure_here(only: str | None, say: Say) -> Any:
     """
     kinds = list(KINDS) if only is None else [kind.strip() for kind in only.split(",")]
     if unknown := [kind for kind in kinds if kind not in KINDS]:
-        rule = "there is no measurement of that name"
+        rule = "no such measurement"
         raise RefusedInput([Fault(path="--only", value=unknown[0], rule=rule, nearest=KINDS, where="command line")])
     document = measure(kinds, say)
     if not document["rows"]:

@@ -131,7 +131,7 @@ def rehearse(recipe: Recipe, runs: Path, *, shown: str, ranks: int, base: Path, 
     other = _with_data(shrunk.other_layout, runs / "rehearsal-data")
     scheduler = this_machine()
     if first.task.kind == "dpo":
-        say(f"a policy to begin with, on {first.resources.gpus} processes")
+        say(f"training an initial policy on {first.resources.gpus} processes")
         began_from = _try(first, None, runs, scheduler).run
         first, other = (_from_policy(small, began_from) for small in (first, other))
     say(f"training {STEPS} steps on {first.resources.gpus} processes: {_layout_of(first)}")
@@ -212,10 +212,10 @@ def _compared(name: str, through: Trial, resumed: Trial, tolerance: float) -> Ch
     differences = {step: abs(resumed.losses.get(step, math.nan) - through.losses.get(step, math.nan)) for step in steps}
     worst = max(steps, key=lambda step: math.inf if math.isnan(differences[step]) else differences[step])
     if not differences[worst] <= tolerance:
-        pair = f"{resumed.losses.get(worst)} and {through.losses.get(worst)} without the break"
+        pair = f"{resumed.losses.get(worst)} and {through.losses.get(worst)} without interruption"
         return Check(name=name, passed=False, detail=f"loss of step {worst}: {pair} (allowed: {tolerance:g})")
     if resumed.consumed_samples != through.consumed_samples:
-        pair = f"{resumed.consumed_samples} and {through.consumed_samples} without the break"
+        pair = f"{resumed.consumed_samples} and {through.consumed_samples} without interruption"
         return Check(name=name, passed=False, detail=f"samples consumed at step {STEPS}: {pair}")
     same = f"losses of steps {steps[0]} to {steps[-1]}"
     text = "are equal" if tolerance == 0 else f"differ by {differences[worst]:.1e} at most (allowed: {tolerance:g})"

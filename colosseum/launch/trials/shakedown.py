@@ -1,4 +1,4 @@
-"""A shakedown: the same job on as few GPUs as hold it, 20 steps with a save and a resume, before the full one."""
+"""Shakedown, a smoke test on the cluster: the same job on the fewest GPUs that fit, 20 steps with save and resume."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def shakedown_of(full: Compiled, runs: Path) -> Compiled:
     """
     recipe, layout = full.recipe, full.plan.layout
     if not isinstance(scheduler_of(recipe.cluster.scheduler), Queue):
-        raise RefusedInput("--shakedown is for clusters with a queue; on this machine say `colosseum rehearse`")
+        raise RefusedInput("--shakedown needs a cluster with a queue; on this machine use `colosseum rehearse`")
     first = _first_step(recipe, runs)
     replica = layout.tp * layout.pp * layout.cp
     per_node = recipe.resources.gpus_per_node
@@ -41,7 +41,7 @@ def shakedown_of(full: Compiled, runs: Path) -> Compiled:
         plan = plan_of(small)
         if plan.fits or dp == layout.dp:
             return compile_bundle(small, plan, stop_after_step=first + STOP_AFTER)
-    raise RefusedInput(f"{recipe.name}: no part of its {layout.dp} replicas fills whole nodes")
+    raise RefusedInput(f"{recipe.name}: no smaller number of its {layout.dp} replicas fills whole nodes")
 
 
 def _small(recipe: Recipe, gpus: int, gbs: int, first: int) -> Recipe:

@@ -49,7 +49,7 @@ MAX_POINTS = 1000
 MAX_TEXT = 10_000
 Values = Mapping[str, str]
 """Key -> value, as the user wrote it."""
-_ANOTHER_NAME = "give this one a name of its own with name=…"
+_ANOTHER_NAME = "give this sweep another name with name=…"
 
 
 class Point(Section):
@@ -108,11 +108,11 @@ def axis(word: str) -> tuple[str, tuple[str, ...]]:
     except (yaml.YAMLError, RecursionError):
         items = None
     if not key or not isinstance(items, yaml.SequenceNode) or not items.flow_style:
-        raise refused("a sweep is written KEY=a,b,c, each value as it would stand in KEY=VALUE")
+        raise refused("a sweep must have the form KEY=a,b,c, each value written as in KEY=VALUE")
     if len(items.value) < 2:
-        raise refused("a sweep has two values or more")
+        raise refused("a sweep needs at least two values")
     if key == "name" or key.partition(".")[0] == "cluster":
-        raise refused("the points of a sweep share their name and their cluster")
+        raise refused("all points of a sweep have the same name and cluster")
     return key, tuple(f"[{text}]"[node.start_mark.index : node.end_mark.index] for node in items.value)
 
 
@@ -128,7 +128,7 @@ def points_of(request: Request, words: Sequence[str], base: Path) -> list[tuple[
     for _, texts in axes:
         count *= len(texts)
     if len(set(keys)) < len(keys) or count > MAX_POINTS:
-        rule = f"gives {count:,} points, of at most {MAX_POINTS:,}" if count > MAX_POINTS else "names a key twice"
+        rule = f"gives {count:,} points; at most {MAX_POINTS:,} are allowed" if count > MAX_POINTS else "repeats a key"
         raise RefusedInput([Fault(path="--sweep", value=list(words), rule=rule, where="command line")])
     combinations = [dict(zip(keys, texts, strict=True)) for texts in itertools.product(*(t for _, t in axes))]
     found: list[tuple[Values, NewRun]] = []
@@ -293,7 +293,7 @@ def _known(folder: Path, hashes: Sequence[str]) -> Sweep | None:
     known = read_sweep(folder)
     if [point.recipe_hash for point in known.points] != list(hashes):
         raise RefusedInput(
-            f"sweep {known.name} was begun with other points or another recipe ({folder}): {_ANOTHER_NAME}"
+            f"sweep {known.name} was started with other points or another recipe ({folder}): {_ANOTHER_NAME}"
         )
     return known
 
@@ -306,7 +306,7 @@ def _clear(folder: Path) -> None:
     """
     links = [path for path in folder.iterdir() if path.is_symlink()]
     if any(RunDir(link).submissions.exists() for link in links):
-        raise RefusedInput(f"{folder} has lost its {SWEEP}, and runs of it were started: {_ANOTHER_NAME}")
+        raise RefusedInput(f"{folder} has no {SWEEP} any more, but its runs were started: {_ANOTHER_NAME}")
     for link in links:
         link.unlink()
 

@@ -34,7 +34,7 @@ env_from=()
 argv=(python -P -m colosseum.runtime bundle)
 
 settings=(
-  PYTHONUNBUFFERED=1  # a killed rank's last words reach its log
+  PYTHONUNBUFFERED=1  # output is unbuffered: the last lines of a killed rank are in its log
   OMP_NUM_THREADS=1  # ranks share a node's cores
   CUDA_DEVICE_MAX_CONNECTIONS=1  # kernels start in launch order: communication overlaps; Megatron asks for it
   NVTE_FWD_LAYERNORM_SM_MARGIN=16  # layer norms leave SMs to data-parallel communication

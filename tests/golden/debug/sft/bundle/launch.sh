@@ -4,7 +4,7 @@
 set -euo pipefail
 umask 0027
 settings=(
-  PYTHONUNBUFFERED=1  # a killed rank's last words reach its log
+  PYTHONUNBUFFERED=1  # output is unbuffered: the last lines of a killed rank are in its log
   OMP_NUM_THREADS=1  # ranks share a node's cores
 )
 
