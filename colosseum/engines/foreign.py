@@ -99,6 +99,17 @@ class Refusals:
         if not holds:
             self.add(path, value, rule, *nearest)
 
+    def unless_weights_alone(self, recipe: Recipe) -> None:
+        """Of an engine that loads nothing else of another run's checkpoint."""
+        checkpoint = recipe.checkpoint
+        self.unless(
+            checkpoint.source == "none" or checkpoint.load == ("weights",),
+            "checkpoint.load",
+            list(checkpoint.load),
+            "begins a run with another run's weights only; mcore loads optimizer, data and rng too",
+            ["weights"],
+        )
+
 
 def common_faults(engine: str, recipe: Recipe) -> Refusals:
     """What no foreign engine does."""

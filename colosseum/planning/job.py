@@ -10,6 +10,7 @@ import numpy as np
 
 from colosseum.planning.flops import Array, Shape
 from colosseum.planning.plan import Layout
+from colosseum.recipe import derived
 from colosseum.recipe.schema import Hardware, Recipe
 
 RECOMPUTE = ("none", "selective", "full")
@@ -51,7 +52,7 @@ class Job:
             gbs=recipe.batch.gbs,
             seq_length=recipe.batch.seq_length,
             gpus=recipe.resources.gpus,
-            sequences=2 if task.kind == "dpo" else 1,
+            sequences=derived.sequences_per_sample(recipe),
             reference=task.reference if task.kind == "dpo" else "",
             dtype_bytes=2 if precision.dtype == "bf16" else 4,
             fp8=precision.fp8,
@@ -116,31 +117,19 @@ class Layouts:
         return Layouts(**{n: np.concatenate([getattr(part, n) for part in (self, *others)]) for n in names})
 
 
-def stage_layers(layers: int, layout: Layout) -> tuple[int, int, int]:
-    """Layers of the first, an interior and the last pipeline rank, as megatron-core splits them.
-
-    megatron-core transformer_block.get_num_layers_to_build: with first/last given the others share the rest; with the
-    embedding (loss) accounted it takes one layer's place on the first (last) rank.
-    """
-    pp, first, last = layout.pp, layout.first_stage_layers, layout.last_stage_layers
-    if pp == 1:
-        return layers, 0, layers
-    if first is not None or last is not None:
-        others = pp - (first is not None) - (last is not None)
-        rest = layers - (first or 0) - (last or 0)
-        each = rest // others if others else 0
-        return (each if first is None else first), (each if pp > 2 else 0), (each if last is None else last)
-    embedding = int(layout.account_for_embedding_in_pipeline_split)
-    loss = int(layout.account_for_loss_in_pipeline_split)
-    each = (layers + embedding + loss) // pp
-    return each - embedding, (each if pp > 2 else 0), each - loss
-
-
 def as_columns(layers: int, layouts: Sequence[Layout]) -> Layouts:
     """Layouts of the plan document as columns."""
     rows = []
     for lay in layouts:
-        first, middle, last = stage_layers(layers, lay)
+        stages = derived.stage_layers(
+            layers,
+            lay.pp,
+            (lay.first_stage_layers, lay.last_stage_layers),
+            embedding=lay.account_for_embedding_in_pipeline_split,
+            loss=lay.account_for_loss_in_pipeline_split,
+        )
+        assert stages is not None, "a layout's stages hold whole layers"
+        first, middle, last = stages[0], stages[1] if lay.pp > 2 else 0, stages[-1]
         chunk = max(1, max(first, middle, last) // lay.vpp)
         number = lay.recompute_num_layers
         block = lay.recompute_method == "block" and number is not None

@@ -38,9 +38,14 @@ def dropped_rows(recipe: Recipe) -> int:
     return 0 if rows is None or recipe.train.epochs is None else rows % recipe.batch.gbs
 
 
+def sequences_per_sample(recipe: Recipe) -> int:
+    """Sequences that one sample of the batch holds: DPO's pairs a chosen and a rejected one."""
+    return 2 if recipe.task.kind == "dpo" else 1
+
+
 def tokens_per_step(recipe: Recipe) -> int:
     """Tokens per optimizer step: gbs sequences; for DPO, gbs pairs of a chosen and a rejected sequence."""
-    return recipe.batch.gbs * recipe.batch.seq_length * (2 if recipe.task.kind == "dpo" else 1)
+    return recipe.batch.gbs * recipe.batch.seq_length * sequences_per_sample(recipe)
 
 
 def distributed_optimizer(recipe: Recipe, sharded_ranks: int | None) -> bool | None:
@@ -72,17 +77,27 @@ def layout_text(tp: int, pp: int, vpp: int, cp: int, dp: int) -> str:
 
 
 def split_layers(recipe: Recipe) -> tuple[int, ...] | None:
-    """Layers of the first, an interior and the last pipeline rank; None when unknown or when the split is not even.
-
-    megatron-core, transformer_block.get_num_layers_to_build: the ranks without first/last_stage_layers hold the same
-    number of layers each; an embedding or loss that is accounted for in the split counts as one layer.
-    """
-    par, layers = recipe.parallelism, recipe.model.num_layers
-    pp = None if par.pp == AUTO else par.pp
+    """``stage_layers`` of a recipe; None also while a field of its pipeline split is ``auto``."""
+    par = recipe.parallelism
     embedding, loss = par.account_for_embedding_in_pipeline_split, par.account_for_loss_in_pipeline_split
-    if pp is None or embedding == AUTO or loss == AUTO:
+    if par.pp == AUTO or embedding == AUTO or loss == AUTO:
         return None
-    first, last = par.first_stage_layers, par.last_stage_layers
+    ends = par.first_stage_layers, par.last_stage_layers
+    return stage_layers(recipe.model.num_layers, par.pp, ends, embedding=embedding, loss=loss)
+
+
+def stage_layers(
+    layers: int, pp: int, ends: tuple[int | None, int | None], *, embedding: bool, loss: bool
+) -> tuple[int, ...] | None:
+    """Layers of the first, an interior (where there is one) and the last of ``pp`` ranks; None = they are uneven.
+
+    megatron-core, transformer_block.get_num_layers_to_build: the ranks without a number of their own hold the same
+    number of layers; an embedding or loss that is accounted for counts as one layer.
+
+    Args:
+        ends: layers of the first and of the last rank, where a recipe gives them.
+    """
+    first, last = ends
     if first is None and last is None:
         each, rest = divmod(layers + embedding + loss, pp)
         if rest or not each:

@@ -11,6 +11,7 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from colosseum.recipe import walk
 from colosseum.recipe.schema import Recipe, Section
 
 READERS = {
@@ -73,13 +74,12 @@ def text_of(value: Any) -> str:
 
 
 def _fields(model: type[BaseModel], prefix: str) -> Iterator[FieldDoc]:
-    for name, info in model.model_fields.items():
-        path = f"{prefix}{info.alias or name}"
-        sections = list(_sections(info.annotation))
-        if not sections:
-            yield _doc(path, info)
-        for section in sections:
-            yield from _fields(section, f"{path}.")
+    for name, info in walk.fields(model).items():
+        inner = [] if get_origin(info.annotation) is tuple else walk.sections(info.annotation)
+        if not inner:
+            yield _doc(prefix + name, info)
+        for section in inner:
+            yield from _fields(section, f"{prefix}{name}.")
 
 
 def _doc(path: str, info: FieldInfo) -> FieldDoc:
@@ -92,14 +92,6 @@ def _doc(path: str, info: FieldInfo) -> FieldDoc:
         required=required,
         meaning=info.description or "",
     )
-
-
-def _sections(annotation: Any) -> Iterator[type[Section]]:
-    if isinstance(annotation, type) and issubclass(annotation, Section):
-        yield annotation
-    elif get_origin(annotation) in (Union, types.UnionType, Annotated):
-        for part in get_args(annotation):
-            yield from _sections(part)
 
 
 _WORDS = {int: "integer", float: "number", bool: "true or false", str: "text"}
@@ -121,7 +113,7 @@ def _legal(annotation: Any, metadata: Any = ()) -> str:
     if origin is dict:
         return "mapping of text to text"
     if isinstance(annotation, type) and issubclass(annotation, Section):
-        return "{" + ", ".join(info.alias or name for name, info in annotation.model_fields.items()) + "}"
+        return "{" + ", ".join(walk.fields(annotation)) + "}"
     return _WORDS.get(annotation, str(annotation)) + _bounds(metadata)
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
 from colosseum.errors import Fault
-from colosseum.recipe import schema
+from colosseum.recipe import schema, walk
 from colosseum.recipe.override import nearest
 
 Path_ = tuple[str, ...]
@@ -102,7 +101,7 @@ def fields_of(path: Sequence[str], data: Any) -> dict[str, Any] | None:
     model: Any = schema.Recipe
     here = data
     for part in path:
-        fields = _fields(model)
+        fields = walk.fields(model)
         here = here.get(part) if isinstance(here, dict) else None
         if isinstance(model, type) and part in fields:
             model = _section(fields[part].annotation, here)
@@ -112,7 +111,7 @@ def fields_of(path: Sequence[str], data: Any) -> dict[str, Any] | None:
             return None
         if model is None:
             return None
-    return _fields(model)
+    return walk.fields(model)
 
 
 def default_of(path: Sequence[str], data: Any) -> Any:
@@ -127,29 +126,14 @@ def default_of(path: Sequence[str], data: Any) -> Any:
     return info.default
 
 
-def _fields(model: type[BaseModel]) -> dict[str, Any]:
-    return {info.alias or name: info for name, info in model.model_fields.items()}
-
-
 def _section(annotation: Any, value: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, schema.CptTask | schema.SftTask | schema.DpoTask):
         return annotation
-    members = [a for a in _members(annotation) if isinstance(a, type) and issubclass(a, BaseModel)]
-    if len(members) > 1:
+    found = walk.sections(annotation)
+    if len(found) > 1:
         kind = value.get("kind") if isinstance(value, dict) else None
         return _TASKS.get(kind) if isinstance(kind, str) else None
-    return members[0] if members else None
-
-
-def _members(annotation: Any) -> Iterable[Any]:
-    origin = get_origin(annotation)
-    if origin in (Union, types.UnionType, tuple):
-        for arg in get_args(annotation):
-            yield from _members(arg)
-    elif origin is Annotated:
-        yield from _members(get_args(annotation)[0])
-    else:
-        yield annotation
+    return found[0] if found else None
 
 
 def faults_of(error: ValidationError, data: Mapping[str, Any], provenance: Provenance) -> list[Fault]:
@@ -255,7 +239,7 @@ def _literals(path: Path_, data: Any) -> tuple[str, ...]:
     info = (fields_of(path[:-1], data) or {}).get(path[-1]) if path else None
     if info is None:
         return ()
-    return tuple(o for m in _members(info.annotation) if get_origin(m) is Literal for o in map(str, get_args(m)))
+    return tuple(o for m in walk.members(info.annotation) if get_origin(m) is Literal for o in map(str, get_args(m)))
 
 
 def _hint(path: Path_, value: Any, items: list[Any], data: Any) -> str:

@@ -9,10 +9,10 @@ from typing import Any
 
 from colosseum.recipe import derived
 from colosseum.recipe.schema import AUTO, Auto, Recipe, Section
+from colosseum.recipe.walk import attributes
 
 LARGEST = 10**15
 """Bound of the schema's counts."""
-_ALIASES = {"from": "source", "async": "async_save"}
 _SEARCHED = 512
 
 
@@ -119,7 +119,8 @@ def value_at(recipe: Recipe, path: str) -> Any:
     """The value at a dotted path, as plain data."""
     here: Any = recipe
     for part in path.split("."):
-        here = getattr(here, _ALIASES.get(part, part))
+        section: type[Section] = type(here)
+        here = getattr(here, attributes(section)[part])
     if isinstance(here, Section):
         return here.model_dump(mode="json", by_alias=True)
     return list(here) if isinstance(here, tuple) else here
@@ -131,7 +132,7 @@ def replaced(recipe: Recipe, path: str, value: Any) -> Recipe:
 
 
 def _replaced(section: Section, parts: list[str], value: Any) -> Section:
-    name = _ALIASES.get(parts[0], parts[0])
+    name = attributes(type(section))[parts[0]]
     new = value if len(parts) == 1 else _replaced(getattr(section, name), parts[1:], value)
     return section.model_copy(update={name: new})
 

@@ -459,13 +459,19 @@ class Recipe(Section):
         Raises:
             pydantic.ValidationError: with every type and range fault at once.
         """
-        return cls.model_validate(_tuples(data))
+        return cls.model_validate(tuples(data))
+
+    def starting_from(self, source: str) -> Recipe:
+        """The recipe with another ``checkpoint.from``."""
+        data = self.as_data()
+        data["checkpoint"]["from"] = source
+        return Recipe.from_data(data)
 
 
-def _tuples(value: Any) -> Any:
+def tuples(value: Any) -> Any:
     """Lists to tuples: the strict model accepts tuples only."""
     if isinstance(value, dict):
-        return {k: _tuples(v) for k, v in value.items()}
+        return {k: tuples(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return tuple(_tuples(v) for v in value)
+        return tuple(tuples(v) for v in value)
     return value

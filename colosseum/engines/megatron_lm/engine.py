@@ -85,14 +85,7 @@ class MegatronLmEngine:
             "batches pipeline sends exactly when it does not overlap them; mcore can do neither",
             not overlap.p2p,
         )
-        checkpoint = recipe.checkpoint
-        found.unless(
-            checkpoint.source == "none" or checkpoint.load == ("weights",),
-            "checkpoint.load",
-            list(checkpoint.load),
-            "begins a run with another run's weights only; mcore loads optimizer, data and rng too",
-            ["weights"],
-        )
+        found.unless_weights_alone(recipe)
         return found.found
 
     def notes(self, recipe: Recipe) -> list[str]:

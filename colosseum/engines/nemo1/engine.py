@@ -166,13 +166,7 @@ def _precision(recipe: Recipe, found: Refusals) -> None:
 
 def _checkpoint(recipe: Recipe, found: Refusals) -> None:
     checkpoint = recipe.checkpoint
-    found.unless(
-        checkpoint.source == "none" or checkpoint.load == ("weights",),
-        "checkpoint.load",
-        list(checkpoint.load),
-        "begins a run with another run's weights only; mcore loads optimizer, data and rng too",
-        ["weights"],
-    )
+    found.unless_weights_alone(recipe)
     rule = "begins with a finished run's last weights (.nemo), not with one of its steps"
     by_step = checkpoint.source.startswith("run:") and "@" in checkpoint.source
     found.unless(not by_step, "checkpoint.from", checkpoint.source, rule, checkpoint.source.partition("@")[0])

@@ -211,7 +211,7 @@ def _stage(
             if source not in runs:
                 rule = "names no stage before this one"
                 raise RefusedInput([Fault(path="checkpoint.from", value=begins_from, rule=rule, nearest=tuple(runs))])
-            recipe = _begun_from(recipe, f"run:{runs[source]}")
+            recipe = recipe.starting_from(f"run:{runs[source]}")
         compiled = prepare(recipe, base)
         if not dry:
             known = [f for f in inputs.missing(compiled.recipe, root) if source is None or f.path != "checkpoint.from"]
@@ -220,12 +220,6 @@ def _stage(
         raise RefusedInput([replace(f, rule=f"stage {entry.name}: {f.rule}") for f in refused.faults]) from refused
     run = new_run_id(recipe.name)
     return Stage(name=entry.name, recipe=entry.recipe, overrides=overrides, source=source, run=run), compiled
-
-
-def _begun_from(recipe: Recipe, source: str) -> Recipe:
-    data = recipe.as_data()
-    data["checkpoint"]["from"] = source
-    return Recipe.from_data(data)
 
 
 def _same(known: Campaign, file: CampaignFile, words: Sequence[str]) -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
 from colosseum.errors import Fault, RefusedInput
 from colosseum.recipe import site
 from colosseum.recipe.scan import read_text, scan
-from colosseum.recipe.schema import EngineName, Name, Section, Text
+from colosseum.recipe.schema import EngineName, Name, Section, Text, tuples
 
 
 class StageFile(Section):
@@ -46,7 +45,7 @@ def read_file(name: str) -> CampaignFile:
     if scanned.faults:
         raise RefusedInput(scanned.faults)
     try:
-        found = CampaignFile.model_validate(_tuples(scanned.data))
+        found = CampaignFile.model_validate(tuples(scanned.data))
     except ValidationError as error:
         raise RefusedInput(
             [
@@ -77,10 +76,3 @@ def _site_faults(file: CampaignFile, name: str) -> list[Fault]:
             if key.startswith("cluster."):
                 found.append(Fault(path=key, value=None, rule=f"stage {stage.name}: {site.RULE}", where=name))
     return found
-
-
-def _tuples(value: Any) -> Any:
-    """Lists to tuples, which the strict model wants."""
-    if isinstance(value, dict):
-        return {key: _tuples(v) for key, v in value.items()}
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value

@@ -159,9 +159,7 @@ def _begun_from(recipe: Recipe, run: RunDir, step: int | None, runs: Path, reque
     if any(word.lstrip("+").startswith("checkpoint.from=") for word in request.overrides):
         raise RefusedInput("--from cannot be combined with checkpoint.from=…; give one of them")
     reference, step = checkpoint_reference(run, step, runs)
-    data = recipe.as_data()
-    data["checkpoint"]["from"] = reference
-    return Recipe.from_data(data), Lineage(run=run.root.resolve().name, step=step)
+    return recipe.starting_from(reference), Lineage(run=run.root.resolve().name, step=step)
 
 
 def _check_kind(kind: str, recipe: Recipe, origins: Origins) -> None:

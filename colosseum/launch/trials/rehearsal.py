@@ -160,9 +160,7 @@ def full_recipe(recipe: Recipe, base: Path) -> Recipe:
 
 def identity(recipe: Recipe) -> str:
     """Hash of what a rehearsal proves: the recipe but for the checkpoint it begins from."""
-    data = recipe.as_data()
-    data["checkpoint"]["from"] = "none"
-    return recipe_hash(Recipe.from_data(data))
+    return recipe_hash(recipe.starting_from("none"))
 
 
 def passed_rehearsal(recipe: Recipe, runs: Path) -> bool:
