@@ -38,7 +38,7 @@ SHIPPED = {
 
 
 def reference(name: str) -> set[str]:
-    lines = [line for line in (REFERENCE / f"known_{name}.tsv").read_text().splitlines() if not line.startswith("#")]
+    lines = [line for line in (REFERENCE / f"options_{name}.tsv").read_text().splitlines() if not line.startswith("#")]
     return {row["key"] for row in csv.DictReader(lines, delimiter="\t")}
 
 
