@@ -16,6 +16,8 @@ def load_faults(recipe: Recipe, found: CheckpointMetadata, what: tuple[str, ...]
         faults.append("the checkpoint holds weights only: checkpoint.load=[weights] loads them")
     elif "optimizer" in what and found.dtype != recipe.precision.dtype:
         faults.append(f"the checkpoint is {found.dtype} and the recipe {recipe.precision.dtype}: load weights only")
+    if "optimizer" in what and found.lora != recipe.lora:
+        faults.append("its LoRA adapters are not the recipe's: checkpoint.load=[weights] merges them into the weights")
     return faults
 
 

@@ -39,6 +39,8 @@ def expand(source: Path, out: Path, plan: Growth, *, workers: int = WORKERS) -> 
         EnvironmentFault: the disk has not enough room.
     """
     metadata = folders.read_metadata(source)
+    if metadata.lora is not None:
+        raise RefusedInput(f"{source} has LoRA adapters: merge them first (checkpoint export hf, then import hf)")
     if folders.checksums(source, [METADATA])[METADATA] != metadata.files.get(METADATA):
         raise RefusedInput(f"{source} is damaged: {METADATA} changed since it was written")
     index = read_index(source)

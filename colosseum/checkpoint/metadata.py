@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from colosseum.recipe.schema import Model, Recipe
+from colosseum.recipe.schema import Lora, Model, Recipe
 
 CHECKPOINT_SCHEMA: Literal["colosseum.checkpoint/2"] = "colosseum.checkpoint/2"
 """Those of /1 say less of their model."""
@@ -152,6 +152,8 @@ class CheckpointMetadata(Part):
     versions: dict[str, str]
     save_time_s: float
     files: dict[str, FileSum]
+    lora: Lora | None = None
+    """Adapters that stand beside the weights."""
     has_optimizer: bool = True
     """False = weights only: a command left the optimizer out."""
     origin: Origin | None = None

@@ -130,6 +130,8 @@ def common_faults(engine: str, recipe: Recipe) -> Refusals:
     packing = recipe.task.kind != "cpt" and recipe.task.packing
     rule = "packs rows only in files prepared beforehand; mcore packs as it trains"
     found.unless(not packing, "task.packing", True, rule, False)
+    rule = "is not given LoRA adapters; mcore trains them"
+    found.unless(recipe.lora is None, "task.lora", "…", rule, None)
     mode = recipe.stability.mode
     found.unless(mode != "watch", "stability.mode", mode, "stops at NaN or ignores it; mcore can watch", "act", "off")
     return found

@@ -11,7 +11,7 @@ import numpy as np
 from colosseum.planning.flops import Array, Shape
 from colosseum.planning.plan import Layout
 from colosseum.recipe import derived
-from colosseum.recipe.schema import Hardware, Recipe
+from colosseum.recipe.schema import Hardware, Lora, Recipe
 
 RECOMPUTE = ("none", "selective", "full")
 
@@ -38,6 +38,13 @@ class Job:
     mlp_recompute: bool
     """Selective recomputation covers these modules (layernorm: nothing to do, Transformer Engine's norms are fused)."""
 
+    adapter_cut_params: float
+    """Of a layer's LoRA adapters, what tensor parallelism cuts."""
+    adapter_whole_params: float
+    """What each of its ranks has."""
+    frozen: bool
+    """LoRA: only the adapters are trained."""
+
     @property
     def is_fp8(self) -> bool:
         return self.fp8 != "none"
@@ -45,15 +52,17 @@ class Job:
     @classmethod
     def of(cls, recipe: Recipe) -> Job:
         """The job of a recipe."""
-        precision, task = recipe.precision, recipe.task
+        precision = recipe.precision
+        shape = Shape.of(recipe.model, recipe.batch.seq_length)
+        cut, whole = _adapters(shape, recipe.lora)
         return cls(
-            shape=Shape.of(recipe.model, recipe.batch.seq_length),
+            shape=shape,
             hardware=recipe.hardware,
             gbs=recipe.batch.gbs,
             seq_length=recipe.batch.seq_length,
             gpus=recipe.resources.gpus,
             sequences=derived.sequences_per_sample(recipe),
-            reference=task.reference if task.kind == "dpo" else "",
+            reference=_reference(recipe),
             dtype_bytes=2 if precision.dtype == "bf16" else 4,
             fp8=precision.fp8,
             fp8_params=bool(precision.fp8_params) and precision.fp8 != "none",
@@ -61,7 +70,33 @@ class Job:
             fused_cross_entropy=recipe.fusion.cross_entropy,
             attention_recompute="core_attn" in recipe.recompute.modules,
             mlp_recompute="mlp" in recipe.recompute.modules,
+            adapter_cut_params=cut,
+            adapter_whole_params=whole,
+            frozen=recipe.lora is not None,
         )
+
+
+def _reference(recipe: Recipe) -> str:
+    task = recipe.task
+    if task.kind != "dpo":
+        return ""
+    # With LoRA it is the frozen model itself: nothing is swapped in.
+    return "resident" if task.reference == "host" and task.lora is not None else task.reference
+
+
+def _adapters(shape: Shape, lora: Lora | None) -> tuple[float, float]:
+    """Parameters of one layer's adapters: rank * (in + out) each, of which tensor parallelism cuts one half."""
+    if lora is None:
+        return 0.0, 0.0
+    wide = shape.ffn * (2 if shape.gated else 1)
+    halves = {  # cut, whole
+        "linear_qkv": (shape.qkv_width, shape.hidden),
+        "linear_proj": (shape.heads * shape.head_dim, shape.hidden),
+        "linear_fc1": (wide, shape.hidden),
+        "linear_fc2": (shape.ffn, shape.hidden),
+    }
+    cut, whole = (sum(halves[target][half] for target in lora.targets) for half in (0, 1))
+    return float(lora.rank * cut), float(lora.rank * whole)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

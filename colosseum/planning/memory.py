@@ -107,8 +107,9 @@ def update_bytes(job: Job, lay: Layouts, c: Constants, stage: Any) -> StageBytes
     Measured on an H200: 20.0 bytes a parameter where weights, gradients and states are 16.0, and 22.0 with FP8 weights.
     """
     matmul, other = _params(job, lay, stage)
-    weights, gradients, optimizer = _states(job, lay, matmul, other)
-    copied = (4.0 if job.moments_bytes == 4.0 else 0.0) * (lay.grad_bytes < 4.0) * (matmul + other)
+    trained = _trained(job, lay, stage)
+    weights, gradients, optimizer = _states(job, lay, matmul, other, trained)
+    copied = (4.0 if job.moments_bytes == 4.0 else 0.0) * (lay.grad_bytes < 4.0) * trained
     copied = copied + (2.0 if job.fp8_params else 0.0) * matmul
     none = np.zeros_like(weights)
     return StageBytes(
@@ -139,14 +140,23 @@ def _params(job: Job, lay: Layouts, stage: Any) -> tuple[Array, Array]:
     return layers * shape.layer_matmul_params / tp, other
 
 
+def _trained(job: Job, lay: Layouts, stage: Any) -> Array:
+    """Parameters of pipeline rank ``stage`` that have gradients and optimizer states."""
+    if not job.frozen:
+        matmul, other = _params(job, lay, stage)
+        return matmul + other
+    _, _, layers = _place(lay, stage)
+    return np.asarray(layers * (job.adapter_cut_params / lay.tp + job.adapter_whole_params))
+
+
 def _shards(lay: Layouts) -> Array:
     """Ranks that share the optimizer's states."""
     return np.where(lay.distributed > 0, lay.dp * lay.cp, 1.0)
 
 
 def _reference_weights(job: Job, params: Array) -> Array:
-    """DPO's reference policy, where it stays beside the trained one."""
-    return params * (float(job.dtype_bytes) if job.reference == "resident" else 0.0)
+    """DPO's reference policy, where it stays beside the trained one; with LoRA it is the frozen model."""
+    return params * (float(job.dtype_bytes) if job.reference == "resident" and not job.frozen else 0.0)
 
 
 def backward_bytes(job: Job, lay: Layouts, c: Constants, stage: Any) -> StageBytes:
@@ -156,7 +166,7 @@ def backward_bytes(job: Job, lay: Layouts, c: Constants, stage: Any) -> StageByt
     t = lay.mbs * job.sequences * job.seq_length / lay.cp
     table = shape.padded_vocab(tp) * shape.hidden / tp
     matmul, other = _params(job, lay, stage)
-    weights, gradients, optimizer = _states(job, lay, matmul, other)
+    weights, gradients, optimizer = _states(job, lay, matmul, other, _trained(job, lay, stage))
     kept = layer_activations(job, lay)
     one_input = chunk_input(job, lay)
     full = lay.recompute == 2
@@ -178,18 +188,17 @@ def backward_bytes(job: Job, lay: Layouts, c: Constants, stage: Any) -> StageByt
     )
 
 
-def _states(job: Job, lay: Layouts, matmul: Array, other: Array) -> tuple[Array, Array, Array]:
+def _states(job: Job, lay: Layouts, matmul: Array, other: Array, trained: Array) -> tuple[Array, Array, Array]:
     """Weights (with FP8 copies), main gradients, and the optimizer's share: master, m and v over n ranks.
 
     Mixed precision keeps 2 + 4 + 12 bytes a parameter (ZeRO, arXiv:1910.02054, section 3.1, with 4-byte gradients). FP8
     GEMMs want each weight plain and transposed: 2 bytes more, or instead of the BF16 weight with FP8 parameters.
     """
-    params = matmul + other
-    weights = float(job.dtype_bytes) * params
+    weights = float(job.dtype_bytes) * (matmul + other + (trained if job.frozen else 0.0))
     if job.is_fp8 and not job.fp8_params:
         weights = weights + 2.0 * matmul
     master = 4.0 if job.dtype_bytes == 2 else 0.0
-    return weights, lay.grad_bytes * params, (master + 2.0 * job.moments_bytes) * params / _shards(lay)
+    return weights, lay.grad_bytes * trained, (master + 2.0 * job.moments_bytes) * trained / _shards(lay)
 
 
 def _logits(job: Job, lay: Layouts, t: Array, table: Array) -> Array:

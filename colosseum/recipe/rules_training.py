@@ -140,6 +140,18 @@ def logprob_batches(facts: Facts) -> Iterator[Finding]:
         )
 
 
+def lora_has_targets(facts: Facts) -> Iterator[Finding]:
+    """Adapters stand beside some layers, one beside each."""
+    lora = facts.recipe.lora
+    if lora is None:
+        return
+    once = tuple(dict.fromkeys(lora.targets))
+    if not once:
+        yield Finding("task.lora.targets", "must name a layer", (("linear_qkv", "linear_proj"),))
+    elif len(once) < len(lora.targets):
+        yield Finding("task.lora.targets", "must name each layer once", (once,))
+
+
 # --- checkpoints -------------------------------------------------------------------------------------------------
 
 
@@ -189,6 +201,7 @@ RULES: tuple[Rule, ...] = (
     rows_fill_a_step,
     text_needs_tokenizer,
     logprob_batches,
+    lora_has_targets,
     source_is_readable,
     load_has_weights,
     kept_steps_are_saved,

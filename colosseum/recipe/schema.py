@@ -82,6 +82,19 @@ Packing = Annotated[
 ]
 
 
+LoraTarget = Literal["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]
+
+
+class Lora(Section):
+    """Low-rank adapters (Hu et al. 2021, arXiv:2106.09685): they alone are trained, the model is frozen."""
+
+    rank: Annotated[int, Field(ge=1, le=8192)] = 32
+    alpha: Positive = Field(32.0, description="the adapters' output is scaled by alpha / rank")
+    targets: tuple[LoraTarget, ...] = Field(
+        ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"), description="layers that have an adapter"
+    )
+
+
 class SftTask(Section):
     """Supervised fine-tuning; loss on the answer tokens only."""
 
@@ -90,6 +103,7 @@ class SftTask(Section):
     template: ChatTemplate = "chat_tokens"
     chat_tokens: ChatTokens = ChatTokens()
     packing: Packing = False
+    lora: Lora | None = Field(None, description="train low-rank adapters only; null = all weights")
     shuffle: bool = True
     num_workers: Whole = Field(0, description="data loader processes per rank")
 
@@ -115,6 +129,7 @@ class DpoTask(Section):
     template: ChatTemplate = "chat_tokens"
     chat_tokens: ChatTokens = ChatTokens()
     packing: Packing = False
+    lora: Lora | None = Field(None, description="train low-rank adapters only; null = all weights")
     shuffle: bool = True
     num_workers: Whole = 0
 
@@ -447,6 +462,11 @@ class Recipe(Section):
     resources: Resources
     hardware: Hardware
     cluster: Cluster
+
+    @property
+    def lora(self) -> Lora | None:
+        """The task's adapters; None where all weights are trained."""
+        return None if self.task.kind == "cpt" else self.task.lora
 
     def as_data(self) -> dict[str, Any]:
         """Plain JSON-able data under the names a YAML file uses."""

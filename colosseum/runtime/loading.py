@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from colosseum.checkpoint import folders
 from colosseum.checkpoint.compare import load_faults
 from colosseum.checkpoint.metadata import CheckpointMetadata, Layout
 from colosseum.errors import RefusedInput
-from colosseum.runtime import optimizer, optimizer_kinds, reading
+from colosseum.runtime import lora, optimizer, optimizer_kinds, reading
 from colosseum.runtime.failures import ConfigFailure, causes_of
 from colosseum.runtime.model import unwrapped
 from colosseum.runtime.state import CONTENT, State, Training, layout_of, model_key, model_state, restore_rng, rng_state
@@ -59,16 +59,11 @@ def load(training: Training, folder: Path, metadata: CheckpointMetadata, what: t
     """
     if faults := load_faults(training.recipe, metadata, what):
         raise ConfigFailure(f"{folder}: {'; '.join(faults)}")
-    contents = _wanted(training, metadata, what)
-    _check_keys(folder, contents, what, _unread(training, metadata))
-    strategy = get_default_load_sharded_strategy(str(folder))
-    if parallel_state.get_data_parallel_world_size(with_context_parallel=True) > 1:
-        # One replica reads and passes on: thousands of ranks do not all read the same files.
-        group = parallel_state.get_data_parallel_group(with_context_parallel=True)
-        strategy = FullyParallelLoadStrategyWrapper(strategy, group)
-    with _plain_errors(folder):
-        found = dist_checkpointing.load(contents, str(folder), strategy)
-    _take_weights(training, folder, found)
+    # A run that is resumed has its adapters; one that begins with these weights has them merged in.
+    merged = nullcontext() if "optimizer" in what else lora.replaced(_models(training), metadata.lora)
+    with merged:
+        found = _read(training, folder, metadata, what)
+        _take_weights(training, folder, found)
     if "optimizer" in what:
         rates = optimizer.rates(training.optimizer)
         state = found["optimizer"]
@@ -85,6 +80,22 @@ def load(training: Training, folder: Path, metadata: CheckpointMetadata, what: t
     if "rng" in found:
         restore_rng(found["rng"])
     return _state(training.task, metadata, what)
+
+
+def _read(training: Training, folder: Path, metadata: CheckpointMetadata, what: tuple[str, ...]) -> dict[str, Any]:
+    contents = _wanted(training, metadata, what)
+    _check_keys(folder, contents, what, _unread(training, metadata))
+    strategy = get_default_load_sharded_strategy(str(folder))
+    if parallel_state.get_data_parallel_world_size(with_context_parallel=True) > 1:
+        # One replica reads and passes on: thousands of ranks do not all read the same files.
+        group = parallel_state.get_data_parallel_group(with_context_parallel=True)
+        strategy = FullyParallelLoadStrategyWrapper(strategy, group)
+    with _plain_errors(folder):
+        return dict(dist_checkpointing.load(contents, str(folder), strategy))
+
+
+def _models(training: Training) -> list[Any]:
+    return [unwrapped(chunk) for chunk in training.model]
 
 
 COMMON_STATE = "common_state"

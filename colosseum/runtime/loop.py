@@ -197,6 +197,8 @@ def _log(loop: Loop, result: StepResult, step_s: float) -> None:
     tokens_per_s = result.tokens / step_s
     shape = Shape.of(recipe.model, recipe.batch.seq_length)
     per_token = model_flops_per_token(shape, recipe.batch.seq_length, causal=True)
+    if recipe.lora is not None:
+        per_token *= 2 / 3  # no gradients of frozen weights
     flops = tokens_per_s * per_token / recipe.resources.gpus
     row = loop.writer.row(
         "train",

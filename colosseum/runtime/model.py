@@ -15,7 +15,7 @@ from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from colosseum.recipe.schema import Recipe
-from colosseum.runtime import device
+from colosseum.runtime import device, lora
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 ACTIVATIONS = {"squared_relu": squared_relu, "gelu": F.gelu, "silu": F.silu}
@@ -160,6 +160,8 @@ def _chunk(recipe: Recipe, config: Any, vp_stage: int | None) -> Any:
     if device.is_cuda():
         gpt.cuda()
     _leave_padding_out(gpt, model.vocab_size)
+    if recipe.lora is not None:
+        lora.attach(gpt, recipe.lora, recipe.train.seed)
     return Float16Module(config, gpt) if recipe.precision.dtype == "bf16" else gpt
 
 

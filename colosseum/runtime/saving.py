@@ -133,6 +133,7 @@ class Saver:
             dtype=recipe.precision.dtype,
             fp8=recipe.precision.fp8,
             sharded_optimizer=optimizer.is_sharded(recipe),
+            lora=recipe.lora,
             tokens_by_source=dict(state.tokens_by_source),
             sample_order=training.task.sample_order(),
             recipe_hash=recipe_hash(recipe),

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from colosseum.engines.registry import ENGINES, cannot_train, engine_of
+from colosseum.recipe.load import load
 from tests.engines.conftest import Rendered, Resolved
 
 TOKENIZER = ("tokenizer.kind=tokenizer_json", "tokenizer.path=/t/tokenizer.json")
@@ -27,6 +28,35 @@ def test_pretraining_has_no_remark(resolved: Resolved) -> None:
     recipe = resolved("generic")
     assert engine_of("mcore").notes(recipe) == []
     assert cannot_train(recipe) is None
+
+
+LORA = "task.lora={rank: 8}"
+PP2 = ("parallelism.tp=1", "parallelism.pp=2", "parallelism.sequence_parallel=false")
+
+
+@pytest.mark.parametrize(
+    ("words", "path"),
+    [
+        ((LORA,), None),
+        ((LORA, "task.reference=resident"), None),
+        ((LORA, "task.reference=resident", "task.reference_from=run:other"), "task.reference"),
+        (
+            (LORA, "precision=fp8-delayed", "precision.fp8_params=true", "precision.moments_dtype=fp32"),
+            "precision.fp8_params",
+        ),
+        ((LORA, *PP2, "overlap.defer_embedding_wgrad_compute=true"), "overlap.defer_embedding_wgrad_compute"),
+    ],
+)
+def test_what_frozen_weights_cannot_be_combined_with(words: tuple[str, ...], path: str | None) -> None:
+    recipe = load("debug-8b/dpo", ["cluster=dgx-h100", *words]).recipe
+    assert [fault.path for fault in engine_of("mcore").faults(recipe)] == ([] if path is None else [path])
+
+
+@pytest.mark.parametrize("engine", ["nemo1", "nemo2"])
+def test_packing_and_lora_are_this_runtimes(engine: str) -> None:
+    words = ["cluster=dgx-h100", "task.packing=true", LORA]
+    faults = engine_of(engine).faults(load("colosseum-355b/sft", words).recipe)
+    assert {"task.packing", "task.lora"} <= {fault.path for fault in faults}
 
 
 def _values(node: Any) -> list[Any]:

@@ -162,6 +162,26 @@ def test_dpo_knows_its_reference_and_its_pairs() -> None:
     assert plain.stages[1].activations_bytes == pytest.approx(2 * sft.stages[1].activations_bytes, rel=0.02)
 
 
+def test_lora_counts_adapters_alone() -> None:
+    """Frozen weights take 2 bytes each, adapters 2 + 4 + 12, and there is no second policy: 8B on one H200."""
+    one_gpu = ("task.reference=resident", "resources.gpus=1", "resources.gpus_per_node=1", "parallelism.tp=1")
+    one_gpu += ("parallelism.sequence_parallel=false", "hardware=h200-sxm", "batch.gbs=8", "precision=bf16")
+    one_gpu += ("precision.moments_dtype=fp32", "precision.grad_reduce_dtype=fp32")
+    (stage,) = resolve(recipe("debug-8b/dpo", *one_gpu, "task.lora.rank=16")).memory.stages
+    model = recipe("debug-8b/dpo").model
+    shape = Shape.of(model, 4096)
+    ins_and_outs = (shape.hidden + shape.qkv_width) + 2 * shape.hidden + 2 * (shape.hidden + shape.ffn)
+    assert shape.heads * shape.head_dim == shape.hidden
+    adapters = 16 * shape.layers * ins_and_outs
+    frozen = shape.params
+    assert stage.gradients_bytes == pytest.approx(4 * adapters)
+    assert stage.optimizer_bytes == pytest.approx(12 * adapters)
+    assert stage.weights_bytes == pytest.approx(2 * (frozen + adapters), rel=1e-3)
+    assert stage.total_bytes < 60e9
+    (every_weight,) = resolve(recipe("debug-8b/dpo", *one_gpu)).memory.stages
+    assert every_weight.total_bytes > 150e9
+
+
 def test_checkpoint_of_the_case_study() -> None:
     """2 + 12 bytes a parameter: 5.0 TB for 355e9, the case study's figure."""
     assert scaling.checkpoint_bytes(recipe("colosseum-355b/cpt-16k-expand")) == pytest.approx(5.0e12, rel=0.01)

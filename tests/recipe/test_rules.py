@@ -216,6 +216,8 @@ CASES = [
     (SFT, "data.train_samples=100", "batch.gbs", "at most data.train_samples = 100", [70, 35]),
     (DPO, "tokenizer.path=null", "tokenizer.path", "dpo reads text", []),
     (DPO, "tokenizer=token-ids", "tokenizer.kind", "dpo reads text", []),
+    (DPO, "task.lora.targets=[]", "task.lora.targets", "must name a layer", ANY),
+    (DPO, "task.lora.targets=[linear_qkv,linear_qkv]", "task.lora.targets", "once", [["linear_qkv"]]),
     (DPO, "task.logprob_mbs=3", "task.logprob_mbs", "gbs / dp = 4 pairs", [2, 4, 1]),
     (CPU, "checkpoint.from=run:x@latest", "checkpoint.from", "run:RUN[@STEP]", ["run:x"]),
     (CPU, 'checkpoint.from="stage:a b"', "checkpoint.from", "stage:NAME", ["stage:ab"]),

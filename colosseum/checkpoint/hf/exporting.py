@@ -13,6 +13,7 @@ import torch
 
 from colosseum.atomic import folder_appearing, to_disk
 from colosseum.checkpoint import folders
+from colosseum.checkpoint.adapters import MergedTensors
 from colosseum.checkpoint.hf import card, texts
 from colosseum.checkpoint.hf.config import family_of, write_config
 from colosseum.checkpoint.hf.importing import DTYPES
@@ -56,7 +57,7 @@ def export_hf(
     origin = origin_of(checkpoint, metadata)
     family = family_of(origin.model, origin.architecture)
     ours = list(parts(family, origin.model))
-    tensors = Tensors(read_index(checkpoint))
+    tensors = MergedTensors(Tensors(read_index(checkpoint)), metadata.lora)
     _check(tensors, ours, checkpoint)
     dtype = dtype or metadata.dtype
     _check_sums(checkpoint, metadata)
@@ -86,7 +87,7 @@ def export_hf(
     return list(chat.notes)
 
 
-def _check(tensors: Tensors, ours: list[Part], checkpoint: Path) -> None:
+def _check(tensors: MergedTensors, ours: list[Part], checkpoint: Path) -> None:
     missing = [p for p in ours if not tensors.has(p.key, p.layer)]
     if missing:
         first = missing[0]
@@ -106,7 +107,7 @@ def _check_sums(checkpoint: Path, metadata: CheckpointMetadata) -> None:
 
 
 def _weights(
-    tensors: Tensors, ours: list[Part], model: Model, dtype: torch.dtype, done: Callable[[int], Any]
+    tensors: MergedTensors, ours: list[Part], model: Model, dtype: torch.dtype, done: Callable[[int], Any]
 ) -> Iterator[tuple[str, torch.Tensor]]:
     written = 0
     for part in ours:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,7 @@ class McoreEngine:
         if task.kind == "dpo" and task.reference != "precomputed" and recipe.precision.fp8_params is True:
             rule = "a copy of the reference cannot take the place of weights that are kept in FP8"
             faults.append(Fault(path="task.reference", value=task.reference, rule=rule, nearest=("precomputed",)))
+        faults += _lora_faults(recipe)
         if task.kind != "cpt" and recipe.tokenizer.kind != "tokenizer_json":
             rule = "engine mcore tokenises rows with a tokenizer.json"
             faults.append(
@@ -93,3 +94,19 @@ class McoreEngine:
 
     def model_of(self, checkpoint: Path) -> Mapping[str, Any] | None:
         return read_metadata(checkpoint).model.model_dump()
+
+
+def _lora_faults(recipe: Recipe) -> Iterator[Fault]:
+    """What frozen weights cannot be combined with."""
+    task = recipe.task
+    if recipe.lora is None:
+        return
+    if recipe.precision.fp8_params is True:
+        rule = "LoRA is merged into weights, which FP8 is too coarse for"
+        yield Fault(path="precision.fp8_params", value=True, rule=rule, nearest=(False,))
+    if recipe.overlap.defer_embedding_wgrad_compute:
+        rule = "with LoRA the embedding is frozen and has no gradient"
+        yield Fault(path="overlap.defer_embedding_wgrad_compute", value=True, rule=rule, nearest=(False,))
+    if task.kind == "dpo" and task.reference != "precomputed" and task.reference_from is not None:
+        rule = "with LoRA the reference is the frozen model; another one is precomputed"
+        yield Fault(path="task.reference", value=task.reference, rule=rule, nearest=("precomputed",))

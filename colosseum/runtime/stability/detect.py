@@ -94,7 +94,8 @@ def dead_gradients(chunks: Sequence[Any], group: Any) -> list[str]:
     Args:
         group: the ranks that hold the same parameters (data and context parallel); all of them must call.
     """
-    named = list(gradients(chunks))
+    # As long as an adapter's B is zero, and it is at first, its A has no gradient.
+    named = [(name, gradient) for name, gradient in gradients(chunks) if not name.endswith("_lora.a")]
     if not named:
         return []
     largest = torch.stack([gradient.abs().max().float() for _, gradient in named])

@@ -30,7 +30,7 @@ class Dpo:
         assert isinstance(recipe.task, DpoTask)
         self._recipe, self._cache, self._task = recipe, cache, recipe.task
         self._figures: dict[Part, dict[str, Any]] = {}
-        self._copy: reference.Copy | None = None
+        self._copy: reference.Copy | reference.BaseModel | None = None
         self._watch = CollapseWatch()
 
     @cached_property
@@ -40,6 +40,10 @@ class Dpo:
 
     def prepare(self, setup: Setup) -> None:
         """The reference's log-probabilities of every pair (precomputed), or its weights beside the policy's."""
+        if self._task.reference != "precomputed" and self._task.lora is not None:
+            self._copy = reference.BaseModel()
+            self._figures = {part: reference.empty(len(data)) for part, data in self._data.items()}
+            return
         if self._task.reference != "precomputed":
             setup.load_start(self._task.reference_from)
             self._copy = reference.Copy(setup.model, self._task.reference)

@@ -18,7 +18,8 @@ from megatron.core.tensor_parallel import reduce_from_tensor_model_parallel_regi
 
 from colosseum.atomic import replacing
 from colosseum.recipe.schema import Recipe
-from colosseum.runtime import device, steps
+from colosseum.runtime import device, lora, steps
+from colosseum.runtime.model import unwrapped
 from colosseum.runtime.stability.ladder import Event
 from colosseum.runtime.tasks.aligned import AlignedSamples
 from colosseum.runtime.tasks.base import Batch, Part, Samples, Setup, Sums
@@ -173,11 +174,22 @@ class Copy:
             self._kept[index] = theirs
 
 
+class BaseModel:
+    """The reference of a model with LoRA adapters: its frozen weights, which the run began with."""
+
+    @contextmanager
+    def in_place(self, model: list[Any]) -> Iterator[None]:
+        with lora.switched_off([unwrapped(chunk) for chunk in model]):
+            yield
+
+
 def _parameters(model: list[Any]) -> list[torch.nn.Parameter]:
     return [parameter for chunk in model for parameter in chunk.parameters()]
 
 
-def fill(recipe: Recipe, model: list[Any], samples: Samples, first: int, copy: Copy, found: dict[str, Figures]) -> None:
+def fill(
+    recipe: Recipe, model: list[Any], samples: Samples, first: int, copy: Copy | BaseModel, found: dict[str, Figures]
+) -> None:
     """Computes the reference's log-probabilities of one step's samples into ``found``; no rank needs another's."""
     with _evaluating(recipe, model), copy.in_place(model):
         task = LogProbs(found)
