@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import sys
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from colosseum.atomic import write_whole
 from colosseum.cli.checkpoint_hf import checkpoint_of, needs_torch
 from colosseum.cli.output import Cluster, Runs, note
+from colosseum.data.align.jsonl import BadRow
+from colosseum.data.align.prompts import Translator, assistant_says, read_prompts, user_says
+from colosseum.errors import EnvironmentFault, Fault, RefusedInput
+from colosseum.runtime.generation.answering import answers_of, ids_of, loaded, translator_of
 from colosseum.terminal import clean
 
 if TYPE_CHECKING:
-    from colosseum.data.align.prompts import PromptRow, Translator
     from colosseum.runtime.generation.engine import Engine
 
 What = Annotated[
@@ -61,8 +63,6 @@ def generate(
 
     Each row of the answers is the prompt's row with `generated`, `finish` (stop or length) and `tokens`.
     """
-    from colosseum.errors import Fault, RefusedInput
-
     if out is not None and (out.exists() or out.is_symlink()):
         raise RefusedInput([Fault(path="--out", value=str(out), rule="already exists", where="command line")])
     if prompts is None:
@@ -77,77 +77,18 @@ def generate(
     if prompts is None:
         if chat and not translator.can_chat:
             raise RefusedInput("the checkpoint was not taught to chat: leave --chat out, and it goes on with your text")
-        with loaded(folder, translator, as_trained=as_trained) as engine:
+        with loaded(folder, translator, note, as_trained=as_trained) as engine:
             _talk(engine, translator, sampling)
         return
-    from colosseum.data.align.prompts import read_prompts
-
     rows = read_prompts(prompts, as_chat=chat)
     ids = ids_of(translator, prompts, rows)
     found: list[dict[str, Any]] = [{} for _ in rows]
-    with loaded(folder, translator, as_trained=as_trained) as engine:
+    with loaded(folder, translator, note, as_trained=as_trained) as engine:
         show = progress(len(rows))
         for done, (number, answer) in enumerate(answers_of(engine, translator, ids, sampling, batch_size), 1):
             found[number] = {**rows[number].content, **answer}
             show(done)
     _write(found, out)
-
-
-def translator_of(folder: Path) -> Translator:
-    """How a checkpoint's prompts and answers are written."""
-    from colosseum.checkpoint.dialect import dialect_of
-    from colosseum.checkpoint.folders import read_metadata
-    from colosseum.checkpoint.hf.origin import origin_of
-    from colosseum.data.align.prompts import Translator
-
-    metadata = read_metadata(folder)
-    return Translator(dialect_of(origin_of(folder, metadata), metadata))
-
-
-@contextmanager
-def loaded(folder: Path, translator: Translator, *, as_trained: bool) -> Iterator[Engine]:
-    """The checkpoint's model, ready to answer."""
-    from colosseum.checkpoint.folders import read_metadata
-
-    warnings.filterwarnings("ignore")  # of libraries, about themselves, in the middle of a chat
-    from colosseum.runtime.generation.engine import started
-
-    layout = read_metadata(folder).layout
-    tp, pp = (layout.tp, layout.pp) if as_trained else (1, 1)
-    note(f"loading {folder}" + (f" on {tp * pp} ranks" if tp * pp > 1 else ""))
-    with started(folder, tp, pp, translator.vocab_size) as engine:
-        yield engine
-
-
-def ids_of(translator: Translator, file: Path, rows: list[PromptRow]) -> dict[int, list[int]]:
-    """Token ids of prompts, by their place in the file.
-
-    Raises:
-        RefusedInput: a prompt is empty, too long, or holds a control string.
-    """
-    from colosseum.data.align.jsonl import BadRow
-    from colosseum.data.align.prompts import refused
-
-    ids = {}
-    for number, row in enumerate(rows):
-        try:
-            ids[number] = translator.ids(row.prompt)
-        except BadRow as bad:
-            raise refused(file, row.number, bad) from bad
-    return ids
-
-
-def answers_of(
-    engine: Engine, translator: Translator, ids: dict[int, list[int]], settings: dict[str, Any], batch_size: int
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Number of a prompt and its answer, batch by batch: `generated`, `finish` and `tokens`."""
-    from colosseum.runtime.generation.sampling import Sampling
-
-    found = engine.answers(ids, Sampling(**settings), translator.has_ended, rows=batch_size)
-    for number, tokens in found:
-        finish = "stop" if translator.has_ended(tokens) else "length"
-        text = translator.answer(tokens, ids[number][-1])
-        yield number, {"generated": text, "finish": finish, "tokens": len(tokens)}
 
 
 def progress(total: int) -> Callable[[int], None]:
@@ -163,9 +104,6 @@ def progress(total: int) -> Callable[[int], None]:
 
 
 def _write(rows: list[dict[str, Any]], out: Path | None) -> None:
-    from colosseum.atomic import write_whole
-    from colosseum.errors import EnvironmentFault
-
     text = "".join(json.dumps(row) + "\n" for row in rows)
     if out is None:
         sys.stdout.write(text)
@@ -181,9 +119,6 @@ def _write(rows: list[dict[str, Any]], out: Path | None) -> None:
 
 def _talk(engine: Engine, translator: Translator, settings: dict[str, Any]) -> None:
     """Lines of the user and answers, until the end of the input. A checkpoint that cannot chat goes on with a text."""
-    from colosseum.data.align.jsonl import BadRow
-    from colosseum.data.align.prompts import assistant_says, user_says
-
     note("an empty line begins a new chat, Ctrl-D ends" if translator.can_chat else "Ctrl-D ends")
     before = None
     while (line := _line()) is not None:

@@ -10,12 +10,14 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from colosseum.atomic import write_whole
+from colosseum.data.align.endpoint import Endpoint
 from colosseum.data.align.jsonl import BadRow, read_lines
 from colosseum.data.align.prompts import Prompt, prompt_of, refused
 from colosseum.data.align.rows import ASSISTANT, kind_of, parse_row
@@ -186,3 +188,37 @@ def write_pairs(out: Path, questions: Iterable[Question], answers: Answers, toke
         raise EnvironmentFault(f"cannot write {out}: {error.strerror}") from error
     out.with_name(f"{out.name}.partial").unlink()
     return Written(pairs=len(lines), same=same, cut=cut)
+
+
+def digest(path: Path) -> str:
+    """sha256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class EndpointAnswerer:
+    """An endpoint answers, several questions at a time."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self.tokens: ChatTokens = ChatTokens()
+        self.identity = f"{endpoint.url} {endpoint.model}"
+
+    def answers(
+        self, questions: list[Question], settings: dict[str, Any], batch_size: int
+    ) -> Iterator[tuple[int, str, str]]:
+        def ask(question: Question) -> tuple[int, str, str]:
+            mine = {**settings, "seed": (settings["seed"] + question.row) % 2**31}
+            text, finish = self._endpoint.answer(question.prompt, [self.tokens.turn_start], mine)
+            if isinstance(question.prompt, str):
+                text = text.removesuffix(self.tokens.end_of_turn)
+            return question.row, text, finish
+
+        with ThreadPoolExecutor(batch_size) as pool:
+            futures = [pool.submit(ask, question) for question in questions]
+            try:
+                for future in as_completed(futures):
+                    yield future.result()
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise

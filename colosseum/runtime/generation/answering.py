@@ -1,0 +1,100 @@
+"""Prompts answered by a checkpoint: its model, its tokenizer and its template together.
+
+Importing this needs no torch; ``loaded`` does.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from colosseum.checkpoint.dialect import dialect_of
+from colosseum.checkpoint.folders import read_metadata
+from colosseum.checkpoint.hf.origin import origin_of
+from colosseum.data.align.jsonl import BadRow
+from colosseum.data.align.prompts import PromptRow, Translator, refused
+from colosseum.data.align.rejected import Question, digest
+from colosseum.recipe.schema import ChatTokens
+from colosseum.rundir import CHECKPOINT_MARK
+
+if TYPE_CHECKING:
+    from colosseum.runtime.generation.engine import Engine
+
+
+def translator_of(folder: Path) -> Translator:
+    """How a checkpoint's prompts and answers are written."""
+    metadata = read_metadata(folder)
+    return Translator(dialect_of(origin_of(folder, metadata), metadata))
+
+
+@contextmanager
+def loaded(folder: Path, translator: Translator, say: Callable[[str], None], *, as_trained: bool) -> Iterator[Engine]:
+    """The checkpoint's model, ready to answer.
+
+    Args:
+        as_trained: on the checkpoint's TP x PP ranks, else in one process.
+    """
+    warnings.filterwarnings("ignore")  # of libraries, about themselves, in the middle of a chat
+    from colosseum.runtime.generation.engine import started
+
+    layout = read_metadata(folder).layout
+    tp, pp = (layout.tp, layout.pp) if as_trained else (1, 1)
+    say(f"loading {folder}" + (f" on {tp * pp} ranks" if tp * pp > 1 else ""))
+    with started(folder, tp, pp, translator.vocab_size) as engine:
+        yield engine
+
+
+def ids_of(translator: Translator, file: Path, rows: list[PromptRow]) -> dict[int, list[int]]:
+    """Token ids of prompts, by their place in the file.
+
+    Raises:
+        RefusedInput: a prompt is empty, too long, or holds a control string.
+    """
+    ids = {}
+    for number, row in enumerate(rows):
+        try:
+            ids[number] = translator.ids(row.prompt)
+        except BadRow as bad:
+            raise refused(file, row.number, bad) from bad
+    return ids
+
+
+def answers_of(
+    engine: Engine, translator: Translator, ids: dict[int, list[int]], settings: dict[str, Any], batch_size: int
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Number of a prompt and its answer, batch by batch: `generated`, `finish` and `tokens`."""
+    from colosseum.runtime.generation.sampling import Sampling
+
+    found = engine.answers(ids, Sampling(**settings), translator.has_ended, rows=batch_size)
+    for number, tokens in found:
+        finish = "stop" if translator.has_ended(tokens) else "length"
+        text = translator.answer(tokens, ids[number][-1])
+        yield number, {"generated": text, "finish": finish, "tokens": len(tokens)}
+
+
+class CheckpointAnswerer:
+    """A checkpoint of ours answers."""
+
+    def __init__(self, folder: Path, say: Callable[[str], None], data: Path, questions: list[Question]) -> None:
+        self._folder, self._say = folder, say
+        self._translator = translator_of(self._folder)
+        template = self._translator.dialect.template
+        self.tokens = template if isinstance(template, ChatTokens) else ChatTokens()
+        self.identity = digest(folder / CHECKPOINT_MARK)
+        self._ids = {}
+        for question in questions:
+            try:
+                self._ids[question.row] = self._translator.ids(question.prompt)
+            except BadRow as bad:
+                raise refused(data, question.row, bad) from bad
+
+    def answers(
+        self, questions: list[Question], settings: dict[str, Any], batch_size: int
+    ) -> Iterator[tuple[int, str, str]]:
+        ids = {q.row: self._ids[q.row] for q in questions}
+        with loaded(self._folder, self._translator, self._say, as_trained=False) as engine:
+            for row, answer in answers_of(engine, self._translator, ids, settings, batch_size):
+                yield row, answer["generated"], answer["finish"]
