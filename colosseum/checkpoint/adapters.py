@@ -17,10 +17,10 @@ class MergedTensors:
     def __init__(self, tensors: Tensors, lora: Lora | None) -> None:
         self._tensors, self._lora = tensors, lora
 
-    def has(self, key: str, layer: int | None) -> bool:
+    def has(self, key: str, layer: int | None = None) -> bool:
         return self._tensors.has(key, layer)
 
-    def get(self, key: str, layer: int | None) -> Any:
+    def get(self, key: str, layer: int | None = None) -> Any:
         weight = self._tensors.get(key, layer)
         head = key.removesuffix(".weight")
         if self._lora is None or head == key or not head.endswith(self._lora.targets):

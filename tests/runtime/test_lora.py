@@ -8,14 +8,18 @@ from typing import Any
 import pytest
 import torch
 
+from colosseum.bundle import RECIPE, to_yaml
 from colosseum.checkpoint.adapters import MergedTensors
 from colosseum.checkpoint.folders import read_metadata
+from colosseum.checkpoint.forward import logits
+from colosseum.checkpoint.hf.origin import origin_of
 from colosseum.checkpoint.torchdist import Tensors, read_index
 from colosseum.engines.registry import engine_of
 from colosseum.recipe import rules
 from colosseum.recipe.schema import Recipe
 from colosseum.rundir import RunDir, checkpoint_folder, latest_rows
 from tests.runtime import tiny, tiny_align
+from tests.runtime.generation.test_tokens import answered
 from tests.runtime.tiny_align import DPO, SFT
 from tests.runtime.worlds import train_in_order
 
@@ -65,6 +69,8 @@ def runs(rows: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     found.append(("merged-one", of("one", SFT, "full-rank", **still)))
     found.append(("merged-tp2", of("tp2-sp", {**SFT, "lora": LORA}, "full-rank", **still)))
     train_in_order(found, folder)
+    (folder / "full-rank" / "bundle").mkdir()
+    (folder / "full-rank" / "bundle" / RECIPE).write_bytes(to_yaml(dict(found)["full-rank"].as_data()))
     return folder
 
 
@@ -131,3 +137,21 @@ def test_merged_weights_compute_the_same(runs: Path) -> None:
     loaded = Tensors(read_index(checkpoint_folder(runs / "merged-one" / "checkpoints", 1)))
     key = "decoder.layers.mlp.linear_fc1.weight"
     torch.testing.assert_close(merged.get(key, 1), loaded.get(key, 1), rtol=0, atol=1e-6)
+
+
+def test_it_answers_with_its_adapters(runs: Path, tmp_path: Path) -> None:
+    """Greedy tokens of the generator against logits that no engine computed, with the adapters and without."""
+    folder = checkpoint_folder(runs / "full-rank" / "checkpoints", 2)
+    metadata = read_metadata(folder)
+    model, stored = origin_of(folder, metadata).model, Tensors(read_index(folder))
+
+    def greedy(source: Any, ids: list[int]) -> list[int]:
+        for _ in range(12):
+            ids = [*ids, int(logits(source, model, ids)[-1].argmax())]
+        return ids[-12:]
+
+    prompts = [[60 + n, 70, 80 - n, *range(90, 96)] for n in range(4)]
+    job = {"checkpoint": str(folder), "vocab_size": 260, "prompts": prompts, "tp": 1, "pp": 1}
+    (found,) = answered([{**job, "runs": {"greedy": ({"max_tokens": 12}, 8)}}], tmp_path)
+    assert found["greedy"] == [greedy(MergedTensors(stored, metadata.lora), ids) for ids in prompts]
+    assert found["greedy"] != [greedy(stored, ids) for ids in prompts]
