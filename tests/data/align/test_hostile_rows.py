@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,21 @@ import numpy as np
 import pytest
 
 from colosseum.data.align.cache import build_cache
-from colosseum.data.align.encode import Encoder, Tokens
+from colosseum.data.align.encode import Encoder, Spec, Tokens
+from colosseum.data.align.hf_template import HfTemplate
 from colosseum.data.align.jsonl import BadRow, read_lines
 from colosseum.data.align.lint import lint
+from colosseum.data.align.prompts import Dialect, Translator, prompt_of
 from colosseum.data.align.rows import Kind
 from colosseum.errors import RefusedInput
+from colosseum.recipe.schema import ChatTokens
 
 from .conftest import CONTROL, EOD, spec
+from .test_hf_template import CHATML as CHATML_SOURCE
 
 FORGING = (*CONTROL, EOD, "<extra_id_1>User\n")
-PLAIN = ("<extra_id_", "1>", "\n", "\r\n", "\0", "\u2028", "\ufeff", "\u202e", *"é😀東 ", "well", "Hello?")
+JINJA = ("{{ 7 * 7 }}", "{% generation %}", "{%", "}}", "{% endgeneration %}", "{{ messages }}", "{# x #}")
+PLAIN = ("<extra_id_", "1>", "\n", "\r\n", "\0", "\u2028", "\ufeff", "\u202e", *"é😀東 ", "well", "Hello?", *JINJA)
 VALUES: tuple[Any, ...] = (None, True, 3, 1e308, [], {}, [[]], "", "\ud800", "\udc00x", {"value": "x"}, 10**400)
 KEYS = ("system", "conversations", "messages", "mask", "type", "prompt", "response", "chosen", "from", "value")
 KINDS: tuple[Kind, ...] = ("chat", "prompt_response", "preference")
@@ -73,13 +79,17 @@ def line(rng: random.Random) -> bytes:
     return data.replace(b"\n", b"")
 
 
-def check(seed: int, lines: int, file: Path, tokenizer: Path) -> int:
+def check(seed: int, lines: int, file: Path, tokenizer: Path, template: ChatTokens | HfTemplate) -> int:
     """Judges a file of such lines by each kind; how many rows could be used."""
+
+    def of(kind: Kind) -> Spec:
+        return replace(spec(tokenizer, kind), template=template)
+
     rng = random.Random(seed)
     file.write_bytes(b"\n".join(line(rng) for _ in range(lines)) + b"\n")
     used = 0
     for kind in KINDS:
-        encoder = Encoder(spec(tokenizer, kind))
+        encoder = Encoder(of(kind))
         good: list[tuple[int, list[Tokens]]] = []
         for read in read_lines(file):
             try:
@@ -94,21 +104,21 @@ def check(seed: int, lines: int, file: Path, tokenizer: Path) -> int:
                     flags[start:end] = True
                 assert t.mask.tolist() == [bool(flags[s:e].all()) for s, e in t.spans.tolist()]
         used += len(good)
-        report = lint(file, spec=lambda k: spec(tokenizer, k))
+        report = lint(file, spec=of)
         assert sum(f.rows for f in report.findings.values()) > 0
         with pytest.raises(RefusedInput):
-            build_cache(file, spec(tokenizer, kind), file.parent / "cache", processes=1)
-        _neighbours_are_untouched(good, file, tokenizer, kind)
+            build_cache(file, of(kind), file.parent / "cache", processes=1)
+        _neighbours_are_untouched(good, file, of(kind))
     return used
 
 
-def _neighbours_are_untouched(good: list[tuple[int, list[Tokens]]], file: Path, tokenizer: Path, kind: Kind) -> None:
+def _neighbours_are_untouched(good: list[tuple[int, list[Tokens]]], file: Path, its: Spec) -> None:
     """The same rows alone in a file give the same ids and masks through the cache."""
     lines = file.read_bytes().split(b"\n")
     alone = file.with_suffix(".good.jsonl")
     alone.write_bytes(b"\n".join(lines[n - 1] for n, _ in good) + b"\n")
     try:
-        data = build_cache(alone, spec(tokenizer, kind), file.parent / "cache", processes=1, part_bytes=999)
+        data = build_cache(alone, its, file.parent / "cache", processes=1, part_bytes=999)
     except RefusedInput as refused:
         assert "no row to train on" in str(refused)
         return
@@ -118,14 +128,56 @@ def _neighbours_are_untouched(good: list[tuple[int, list[Tokens]]], file: Path, 
             assert sample.mask[1:].tolist() == tokens.mask[1 : len(sample.ids)].tolist()
 
 
+CHATML = HfTemplate(source=CHATML_SOURCE, tokens=(("bos_token", "<extra_id_0>"),))
+
+
 def test_a_sample(tokenizer_file: Path, tmp_path: Path) -> None:
-    assert check(1, 200, tmp_path / "a.jsonl", tokenizer_file) > 30, "the sample holds good rows as well"
+    assert check(1, 200, tmp_path / "a.jsonl", tokenizer_file, ChatTokens()) > 30, "the sample holds good rows as well"
+
+
+def test_a_sample_with_a_hugging_face_template(special_file: Path, tmp_path: Path) -> None:
+    assert check(1, 200, tmp_path / "a.jsonl", special_file, CHATML) > 15
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(2, 22))
 def test_thousands(seed: int, tokenizer_file: Path, tmp_path: Path) -> None:
-    check(seed, 500, tmp_path / "a.jsonl", tokenizer_file)
+    check(seed, 500, tmp_path / "a.jsonl", tokenizer_file, ChatTokens())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(30, 36))
+def test_thousands_with_a_hugging_face_template(seed: int, special_file: Path, tmp_path: Path) -> None:
+    check(seed, 500, tmp_path / "a.jsonl", special_file, CHATML)
+
+
+@pytest.mark.parametrize("template", [ChatTokens(), CHATML], ids=["chat_tokens", "hugging_face"])
+def test_prompts_of_hostile_rows(template: ChatTokens | HfTemplate, special_file: Path, tmp_path: Path) -> None:
+    """A prompt is refused or is text: no value of a row becomes a control token, and none is run as a template."""
+    rng, file = random.Random(40), tmp_path / "a.jsonl"
+    file.write_bytes(b"\n".join(line(rng) for _ in range(3000)) + b"\n")
+    shared: dict[str, Any] = {"seq_length": 256, "response_blank": False, "eos": (0,)}
+    translator = Translator(Dialect(tokenizer=special_file, eod=EOD, template=template, **shared))
+    library = Encoder(spec(special_file)).library
+    answered = 0
+    for read in read_lines(file):
+        try:
+            if isinstance(read.content, BadRow):
+                raise read.content
+            prompt = prompt_of(read.content)
+            ids = translator.ids(prompt)
+        except BadRow:
+            continue
+        if isinstance(prompt, str):
+            assert library.decode(ids, skip_special_tokens=False) == prompt
+            continue
+        answered += 1
+        shown = library.decode(ids, skip_special_tokens=False)
+        said = [turn.value for turn in prompt.turns]
+        assert all(value in shown for value in (*said, prompt.system))
+        written = 2 + len(said) if isinstance(template, ChatTokens) else 2 + 2 * len(said) + 2 * bool(prompt.system)
+        assert sum(i in (1, 2, 3) for i in ids) == written, "control tokens of the template, and no other"
+    assert answered > 30
 
 
 def test_any_depth(tmp_path: Path) -> None:
