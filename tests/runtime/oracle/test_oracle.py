@@ -54,11 +54,11 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def recipe(rows: Path, name: str, kind: str, layout: str) -> Recipe:
+def recipe(rows: Path, name: str, kind: str, layout: str, *, packing: bool = False) -> Recipe:
     full = tiny_align.on(layout).as_data()
     facts = read_facts(rows / name)
     assert facts is not None
-    task = {**TASKS[kind], "template": "tokenizer", "shuffle": False}
+    task = {**TASKS[kind], "template": "tokenizer", "shuffle": False, "packing": packing}
     file = str(rows / f"{task['kind']}.jsonl")
     full["model"] = facts.model.model_dump(mode="json")
     full["tokenizer"] = {"kind": "tokenizer_json", "path": str(rows / "tokenizer.json"), "eod": case.EOD}
@@ -89,19 +89,37 @@ def test_ids_and_masks_are_those_of_trl(kind: str, rows: Path, tmp_path: Path) -
 
 
 def test_losses_and_gradients_are_those_of_trl(rows: Path, tmp_path: Path) -> None:
-    """Two steps: the second one's figures are those of the weights that the first one's update left."""
     runs = {
         f"{name}-{kind}-{layout}": recipe(rows, name, kind, layout)
         for name in case.MODELS
         for kind in TASKS
         for layout in (LAYOUTS if kind != "ipo" else ("one", "cp2"))
     }
+    for name, layout in (("llama3", "cp2"), ("nemotron", "pp2-vpp2")):
+        for kind in ("sft", "dpo"):
+            runs[f"{name}-{kind}-{layout}-packed"] = recipe(rows, name, kind, layout, packing=True)
+    compare(runs, tmp_path)
+
+
+@pytest.mark.long
+def test_packed_rows_change_nothing(rows: Path, tmp_path: Path) -> None:
+    runs = {
+        f"{name}-{kind}-{layout}": recipe(rows, name, kind, layout, packing=True)
+        for name in case.MODELS
+        for kind in ("sft", "dpo")
+        for layout in LAYOUTS
+    }
+    compare(runs, tmp_path)
+
+
+def compare(runs: dict[str, Recipe], folder: Path) -> None:
+    """Two steps: the second one's figures are those of the weights that the first one's update left."""
     for name, its in runs.items():
         assert rules.faults(its) == [], name
-    train_all(runs, tmp_path)
+    train_all(runs, folder)
     wrong = {}
     for name in runs:
-        steps = latest_rows(RunDir(tmp_path / name).metrics, "train")
+        steps = latest_rows(RunDir(folder / name).metrics, "train")
         for step, expected in zip(steps, FIGURES["-".join(name.split("-")[:2])], strict=True):
             for theirs, ours in NAMES.items():
                 if "ipo" in name and theirs not in ("loss", "grad_norm"):
