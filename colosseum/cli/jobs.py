@@ -13,15 +13,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from colosseum.cli.output import Cluster, Json, Runs, columns, emit, say, stdout, warn, wide
+from colosseum.launch.runs.jobs import LIVE, Job, job_of, jobs_of, pick_run, runs_under
+from colosseum.launch.runs.jobs import cancel as cancel_run
+from colosseum.launch.runs.jobs import requeue as requeue_run
+from colosseum.monitor.logs import Reader, log_files
+from colosseum.monitor.watch import Attempt, age_s
+from colosseum.monitor.watch import history as attempts_of
+from colosseum.rundir import RunDir
 from colosseum.terminal import clean
 from colosseum.units import format_duration
 
 if TYPE_CHECKING:
     from rich.text import Text
-
-    from colosseum.launch.runs.jobs import Job
-    from colosseum.monitor.watch import Attempt
-    from colosseum.rundir import RunDir
 
 app = typer.Typer(no_args_is_help=True)
 Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, its name, or a unique part of its name.")]
@@ -50,8 +53,6 @@ def list_jobs(
     as_json: Json = False,
 ) -> None:
     """List runs, newest last: state, step, loss, MFU, time left, age of the newest checkpoint."""
-    from colosseum.launch.runs.jobs import jobs_of, runs_under
-
     root = _root(runs, cluster)
     jobs, warnings = jobs_of(runs_under(root))
     warn(warnings)
@@ -60,8 +61,6 @@ def list_jobs(
 
 
 def _show(jobs: Sequence[Job], root: Path, everything: bool) -> None:
-    from colosseum.launch.runs.jobs import LIVE
-
     if not jobs:
         stdout().print(f"no runs under {root}", markup=False)
         return
@@ -79,8 +78,6 @@ def _show(jobs: Sequence[Job], root: Path, everything: bool) -> None:
 @app.command()
 def status(run: Run, cluster: Cluster = None, runs: Runs = None, as_json: Json = False) -> None:
     """Where one run stands, predicted against measured."""
-    from colosseum.launch.runs.jobs import job_of
-
     job = job_of(_pick(run, runs, cluster))
     result = {"schema": "colosseum.job/1", **job.as_json()}
     emit(as_json, result, lambda: wide().print(columns(_facts(job))))
@@ -97,9 +94,6 @@ def logs(
     runs: Runs = None,
 ) -> None:
     """Print what the job script and one rank say."""
-    from colosseum.launch.runs.jobs import LIVE, job_of
-    from colosseum.monitor.logs import Reader, log_files
-
     place = _pick(run, runs, cluster)
     reader, shown, polled_s = Reader(lines), None, time.monotonic()
     last_look = not follow
@@ -121,9 +115,7 @@ def logs(
 @app.command()
 def cancel(run: Run, cluster: Cluster = None, runs: Runs = None) -> None:
     """Cancel a run's job. Its ranks save first, within the scheduler's grace time."""
-    from colosseum.launch.runs import jobs
-
-    job = jobs.cancel(_pick(run, runs, cluster))
+    job = cancel_run(_pick(run, runs, cluster))
     say(f"cancelled job {job.submission.job_id} of {job.run.root.name}, saved at step {job.status.saved_step}")
     say(f"to resume: colosseum jobs requeue {job.run.root.name}")
 
@@ -131,10 +123,8 @@ def cancel(run: Run, cluster: Cluster = None, runs: Runs = None) -> None:
 @app.command()
 def requeue(run: Run, cluster: Cluster = None, runs: Runs = None) -> None:
     """Start a run again from its newest checkpoint; one that runs saves first."""
-    from colosseum.launch.runs import jobs
-
     place = _pick(run, runs, cluster)
-    submission = jobs.requeue(place)
+    submission = requeue_run(place)
     if submission is None:
         say(f"{place.root.name} saves, stops and restarts")
     else:
@@ -144,10 +134,8 @@ def requeue(run: Run, cluster: Cluster = None, runs: Runs = None) -> None:
 @app.command()
 def history(run: Run, cluster: Cluster = None, runs: Runs = None, as_json: Json = False) -> None:
     """List a run's attempts: from which step, how far, how each ended and the steps it lost."""
-    from colosseum.monitor import watch
-
     place = _pick(run, runs, cluster)
-    attempts = watch.history(place)
+    attempts = attempts_of(place)
     result = {"schema": "colosseum.history/1", "run": str(place.root), "attempts": [asdict(a) for a in attempts]}
     emit(as_json, result, lambda: _show_attempts(place, attempts))
 
@@ -191,17 +179,12 @@ def _root(runs: Path | None, cluster: str | None) -> Path:
 
 
 def _pick(name: str, runs: Path | None, cluster: str | None) -> RunDir:
-    from colosseum.launch.runs.jobs import pick_run
-    from colosseum.rundir import RunDir
-
     if "/" in name and (Path(name) / "bundle").is_dir():
         return RunDir(Path(name))
     return pick_run(name, _root(runs, cluster))
 
 
 def _cells(job: Job) -> Sequence[str | Text]:
-    from colosseum.launch.runs.jobs import LIVE
-
     at = job.status
     return (
         job.run.root.name,
@@ -223,16 +206,12 @@ def _state(job: Job, reason: str = "") -> Text:
 
 
 def _saved(job: Job) -> str:
-    from colosseum.monitor.watch import age_s
-
     age = age_s(job.status.saved_unix_s)
     return "" if age is None else f"{job.status.saved_step:,}, {format_duration(age)} ago"
 
 
 def _facts(job: Job) -> list[tuple[str, str | Text]]:
     """Rows of ``jobs status``."""
-    from colosseum.monitor.watch import age_s
-
     at = job.status
     rows: list[tuple[str, str | Text]] = [("run", str(job.run.root))]
     if job.submission.job_id:

@@ -15,6 +15,7 @@ from colosseum.data.eod import read_json, read_sentencepiece
 from colosseum.errors import EnvironmentFault, Fault, RefusedInput
 from colosseum.reading import Unreadable, read_object
 from colosseum.recipe.schema import Model
+from colosseum.records import parse_object
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 TOKENIZER_FILES = (
@@ -140,8 +141,6 @@ def _header(path: Path) -> dict[str, Stored]:
     Raises:
         RefusedInput: the file is missing, cut short or none.
     """
-    from colosseum.records import parse_object
-
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
