@@ -84,6 +84,28 @@ def test_held_out_questions_are_answered_exactly(taught: Place) -> None:
 
 
 @pytest.mark.long
+def test_it_writes_rejected_answers(taught: Place) -> None:
+    """Chosen are answers that the model never gives: its own are rejected."""
+    (taught.folder / "sft.jsonl").write_text("".join(json.dumps(chat(q, f"{a}!")) + "\n" for q, a in rows()[:20]))
+    words = ["align", "generate-rejected", "sft.jsonl", "pairs.jsonl", "--from", str(taught.newest().root), "--json"]
+    options = {"cwd": taught.folder, "capture_output": True, "text": True, "timeout": 300, "env": environment()}
+    done: Any = subprocess.run([str(COLOSSEUM), *words], **options)  # type: ignore[call-overload]
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    pairs = [json.loads(line) for line in (taught.folder / "pairs.jsonl").read_text().splitlines()]
+    assert (result["pairs"], result["left_out"]) == (len(pairs), 20 - len(pairs))
+    assert len(pairs) > 15
+    known = dict(rows())
+    right = sum(pair["rejected"][0]["value"] == known[pair["prompt"][0]["value"]] for pair in pairs)
+    assert right > len(pairs) / 2, "the model's own answers"
+    lint: Any = subprocess.run(  # type: ignore[call-overload]
+        [str(COLOSSEUM), "data", "lint", "pairs.jsonl", "--tokenizer", "tokenizer.json", "--limit", "near-identical=1"],
+        **options,
+    )
+    assert lint.returncode == 0, lint.stdout
+
+
+@pytest.mark.long
 def test_four_ranks_answer_as_one(taught: Place, tmp_path: Path) -> None:
     run = RunDir(taught.newest().root)
     folder = checkpoint_folder(run.checkpoints, saved_steps(run.checkpoints)[-1])
