@@ -1,4 +1,4 @@
-"""``colosseum train cpt`` and ``colosseum align sft|dpo``: a recipe is loaded, planned, compiled and started."""
+"""``colosseum train cpt``, and what it shares with ``align``: a recipe is loaded, planned, compiled and started."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from colosseum.cli.arguments import OptionalRecipeWords, split_words
 from colosseum.cli.dry_run import show
 from colosseum.cli.launching import continue_run, launch_new
 from colosseum.cli.output import Cluster, Json, Runs
-from colosseum.cli.rejected import generate_rejected
 from colosseum.cli.sweep import launch_sweep
 from colosseum.errors import RefusedInput
 from colosseum.launch.runs.request import Continued, NewRun, Request, read
@@ -71,21 +70,17 @@ RehearseFirst = Annotated[
     typer.Option("--rehearse-first", help="Start only if `colosseum rehearse` has passed with the same recipe."),
 ]
 
-train_app = typer.Typer(no_args_is_help=True)
-align_app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 
-@train_app.callback()
+@app.callback()
 def _train() -> None:
     """Continue pretraining a model."""
 
 
-@align_app.callback()
-def _align() -> None:
-    """Fine-tune a model: SFT, DPO."""
+def command_of(kind: str) -> Callable[..., None]:
+    """The command that trains a task."""
 
-
-def _command(kind: str) -> Callable[..., None]:
     def command(
         words: OptionalRecipeWords = None,
         stage: Stage = None,
@@ -126,10 +121,7 @@ def _command(kind: str) -> Callable[..., None]:
     return command
 
 
-train_app.command("cpt", help="Continue pretraining on a blend of token streams.")(_command("cpt"))
-align_app.command("sft", help="Supervised fine-tuning; loss on the answers only.")(_command("sft"))
-align_app.command()(generate_rejected)
-align_app.command("dpo", help="Direct preference optimisation on preference pairs.")(_command("dpo"))
+app.command("cpt", help="Continue pretraining on a blend of token streams.")(command_of("cpt"))
 
 
 def _run(
