@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from colosseum.launch.local.found import processes_of
+from colosseum.rundir import RunDir
 from tests.cli.conftest import Cli, program_bundle
 
 GOOD = """
@@ -21,6 +27,18 @@ if os.environ["RANK"] == "0":
 print("hello from rank", os.environ["RANK"])
 """
 BAD = "import sys; sys.exit('rank met a wall')"
+SLOW_SAVE = """
+import os, signal, sys, time
+from pathlib import Path
+rank = os.environ["RANK"]
+def save(number, frame):
+    time.sleep(1.5)
+    Path("saved-" + rank).touch()
+    sys.exit(75)
+signal.signal(signal.SIGUSR1, save)
+Path("trains-" + rank).touch()
+time.sleep(120)
+"""
 
 
 @pytest.fixture
@@ -75,6 +93,66 @@ def test_a_failed_run_is_started_again(cli: Cli, ran: str, monkeypatch: pytest.M
     assert done.stdout.startswith("submitted as job ")
     assert cli("jobs", "logs", "-f", failed.name).code == 0
     assert json.loads(cli("jobs", "status", failed.name, "--json").out)["state"] == "complete"
+
+
+@pytest.fixture
+def training(cli: Cli, inputs: Path) -> Iterator[Path]:
+    """The folder of a run whose two ranks train, started by a process of its own."""
+    (inputs / "s").mkdir()
+    bundle = program_bundle(inputs / "s" / "kept", SLOW_SAVE, ranks=2, base=inputs)
+    command = [Path(sys.executable).parent / "colosseum", "bundle", "run", bundle]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as starter:
+        try:
+            deadline = time.monotonic() + 60
+            while len(list(Path("runs").glob("*/trains-*"))) < 2:
+                assert time.monotonic() < deadline and starter.poll() is None
+                time.sleep(0.1)
+            (folder,) = Path("runs").iterdir()
+            yield folder.resolve()
+        finally:
+            starter.kill()
+            for process in processes_of(RunDir(folder)):
+                os.kill(process.pid, signal.SIGKILL)
+
+
+def state(cli: Cli, run: Path) -> str:
+    return str(json.loads(cli("jobs", "status", run.name, "--json").out)["state"])
+
+
+def job_id(run: Path) -> int:
+    return int(json.loads((run / "submissions.jsonl").read_text().splitlines()[-1])["job_id"])
+
+
+def test_cancel_waits_for_the_save(cli: Cli, training: Path) -> None:
+    assert cli("jobs", "cancel", training.name).code == 0
+    assert (training / "saved-0").exists() and (training / "saved-1").exists()
+    assert state(cli, training) == "stopped"
+    again = cli("jobs", "cancel", training.name)
+    assert again.code == 2 and "nothing to cancel" in again.said
+
+
+def test_ranks_without_their_launcher_are_shown_and_cancelled(cli: Cli, training: Path) -> None:
+    os.kill(job_id(training), signal.SIGKILL)
+    assert state(cli, training) in ("running", "starting")
+    refused = cli("jobs", "requeue", training.name)
+    assert refused.code == 2 and "cannot be requeued" in refused.said
+    assert cli("jobs", "cancel", training.name).code == 0
+    assert (training / "saved-0").exists() and (training / "saved-1").exists()
+    assert processes_of(RunDir(training)) == []
+
+
+@pytest.mark.parametrize("later_s", [0, 1e9])
+def test_another_process_of_the_same_id_is_not_the_run(cli: Cli, ran: str, later_s: float) -> None:
+    (failed,) = (p for p in Path("runs").iterdir() if p.name != ran)
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as other:
+        row = json.loads((failed / "submissions.jsonl").read_text().splitlines()[-1])
+        row |= {"job_id": str(other.pid), "time_unix_s": time.time() + later_s}
+        with (failed / "submissions.jsonl").open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        refused = cli("jobs", "cancel", failed.name)
+        assert refused.code == 2 and "nothing to cancel" in refused.said
+        assert other.poll() is None
+        other.kill()
 
 
 def test_watching_needs_no_torch() -> None:

@@ -17,6 +17,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from colosseum.errors import EnvironmentFault, RefusedInput
+from colosseum.launch.local import found
 from colosseum.launch.local.ranks import run_lock
 from colosseum.launch.schedulers.base import JobState, Say, Show, Submission
 from colosseum.reading import MAX_LINE, Unreadable, open_regular
@@ -103,6 +104,7 @@ class LocalScheduler:
         argv = ["bash", "bundle/launch.sh"] if script is None else ["bash", "-c", script]
         # `python` in the script is the one that runs us.
         env = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
+        env["COLOSSEUM_RUN"] = str(run.root.resolve())  # by which the launcher is found, whatever its process id
         run.logs.mkdir(parents=True, exist_ok=True)
         offset = run.metrics.stat().st_size if run.metrics.is_file() else 0
         log = run.logs / f"job-starting-{os.getpid()}.out"
@@ -118,12 +120,9 @@ class LocalScheduler:
         """Running or not; how an ended job ended stands in its run folder."""
         return {j: JobState(job_id=j, phase="running" if self._is_running(j) else "unknown") for j in job_ids}
 
-    def cancel(self, job_id: str) -> None:
-        """Ends the job's launcher, which ends its ranks when told twice."""
-        for _ in range(2):
-            if self._is_running(job_id):
-                os.kill(int(job_id), signal.SIGTERM)
-                time.sleep(POLL_S)
+    def stop(self, run: RunDir, margin_s: float) -> bool:
+        """See ``Foreground.stop``."""
+        return found.stop(run, margin_s)
 
     def save_and_restart(self, job_id: str) -> None:
         raise RefusedInput("a run on this machine cannot be requeued: stop it, then resume it with --from RUN")
@@ -199,5 +198,5 @@ def _new_rows(run: RunDir, offset: int) -> tuple[list[dict[str, Any]], int]:
     whole, newline, rest = data.rpartition(b"\n")
     if len(rest) == MAX_LINE:  # no line of ours is that long
         return [], offset + len(data)
-    found = map(MetricsRow.from_line, whole.splitlines())
-    return [row.as_row() for row in found if row is not None], offset + len(whole) + len(newline)
+    parsed = map(MetricsRow.from_line, whole.splitlines())
+    return [row.as_row() for row in parsed if row is not None], offset + len(whole) + len(newline)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import stat
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from colosseum.errors import EnvironmentFault, Fault, RefusedInput
-from colosseum.launch.local.ranks import run_lock
-from colosseum.launch.schedulers.base import JobState, Submission
+from colosseum.launch.local.found import processes_of
+from colosseum.launch.schedulers.base import Foreground, JobState, Queue, Submission
 from colosseum.launch.schedulers.registry import SCHEDULERS, scheduler_of
 from colosseum.monitor.watch import UNKNOWN, Attempt, RunStatus, last_attempt, run_status
 from colosseum.reading import Unreadable, tail
@@ -28,8 +27,6 @@ JOB_ID = re.compile(r"[1-9][0-9]{0,17}(_[0-9]{1,9})?")
 RUN_NAME = re.compile(r"\d{8}-\d{6}-")
 TAIL_BYTES = 1 << 20
 """Of submissions.jsonl: some thousand submissions."""
-STARTS_WITHIN_S = 60.0
-"""A local job takes its run folder so soon after its submission."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,12 +180,10 @@ def _ask(newest: Sequence[Submission]) -> tuple[dict[tuple[str, str], JobState],
 
 
 def _checked(run: RunDir, submission: Submission, state: JobState) -> JobState:
-    """A process id is given out again after a while: a local job runs only while it holds its run folder."""
-    young = time.time() - submission.time_unix_s < STARTS_WITHIN_S
-    if submission.scheduler != "local" or state.phase != "running" or young:
+    """A local run is running while processes of it live: its process id may be another's, or its launcher be killed."""
+    if submission.scheduler != "local":
         return state
-    with run_lock(run) as free:
-        return replace(state, phase="unknown") if free else state
+    return replace(state, phase="running" if processes_of(run) else "unknown")
 
 
 def runs_under(root: Path) -> list[RunDir]:
@@ -257,12 +252,22 @@ def cancel(run: RunDir) -> Job:
     Raises:
         RefusedInput: it has ended already.
     """
+    from colosseum.bundle import read_bundle
+    from colosseum.launch.schedulers.scripts import stop_margin_s
+
     job = job_of(run)
     if job.unreadable:
         raise RefusedInput(f"{run.root.name}: {job.unreadable}; nothing was cancelled")
-    if job.word not in (*LIVE, "ended"):
-        raise RefusedInput(f"job {job.submission.job_id} of {run.root.name} has ended: {job.word}")
-    scheduler_of(job.submission.scheduler).cancel(job.submission.job_id)
+    scheduler = scheduler_of(job.submission.scheduler)
+    unknown = isinstance(scheduler, Queue) and job.word == "ended"  # it may not have answered
+    if job.word not in LIVE and not unknown:
+        raise RefusedInput(f"job {job.submission.job_id} of {run.root.name} has ended: {job.word}; nothing to cancel")
+    if isinstance(scheduler, Queue):
+        scheduler.cancel(job.submission.job_id)
+    else:
+        assert isinstance(scheduler, Foreground)
+        bundle = read_bundle(run.bundle)
+        scheduler.stop(run, stop_margin_s(bundle.recipe, bundle.plan))
     return job
 
 

@@ -66,10 +66,6 @@ class Scheduler(Protocol):
         """The state of each job, by one question however many they are; of phase unknown what it has forgotten."""
         ...
 
-    def cancel(self, job_id: str) -> None:
-        """Ends a job now; what was not saved is lost."""
-        ...
-
     def save_and_restart(self, job_id: str) -> None:
         """A running job saves, ends and starts again.
 
@@ -82,6 +78,10 @@ class Scheduler(Protocol):
 @runtime_checkable
 class Queue(Scheduler, Protocol):
     """Jobs wait for their turn and for one another, and go on after the command that submitted them has ended."""
+
+    def cancel(self, job_id: str) -> None:
+        """Ends a job now; what was not saved is lost."""
+        ...
 
     def submit_array(self, folder: Path, script: str, count: int, at_once: int | None) -> list[Submission]:
         """``count`` jobs of a script in ``folder``, each knows its index; the submission of each.
@@ -112,6 +112,14 @@ class Foreground(Scheduler, Protocol):
 
         Raises:
             RefusedInput: a job ``after`` is still running.
+        """
+        ...
+
+    def stop(self, run: RunDir, margin_s: float) -> bool:
+        """The run's processes save and leave; those that have not after ``margin_s`` seconds are killed.
+
+        Returns:
+            True if none had to be killed.
         """
         ...
 

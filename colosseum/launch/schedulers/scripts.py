@@ -69,3 +69,8 @@ SCRIPTS: Mapping[str, Scripts] = {
 def scripts_of(recipe: Recipe) -> Scripts:
     """Those of the recipe's cluster."""
     return SCRIPTS[recipe.cluster.scheduler]
+
+
+def stop_margin_s(recipe: Recipe, plan: Plan) -> int:
+    """Seconds that a stopped run may take to save and leave, the same for every scheduler."""
+    return job_script.margin_s(recipe, plan)
