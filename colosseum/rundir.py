@@ -88,6 +88,12 @@ class RunDir:
         return self.root / "rehearsal.json"
 
     @property
+    def grown(self) -> Path:
+        """The checkpoint to begin from with this run's depth, where the gate expanded it (a folder as OUT of
+        ``checkpoint expand``)."""
+        return self.root / "grown"
+
+    @property
     def gate(self) -> Path:
         """What the hand-over from the stage before found (`launch/campaigns/gate.py`)."""
         return self.root / "gate.json"

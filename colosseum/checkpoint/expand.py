@@ -51,7 +51,7 @@ def expand(source: Path, out: Path, plan: Growth, *, workers: int = WORKERS) -> 
         raise RefusedInput(f"{folder} is a finished checkpoint already: give another OUT, or delete it")
     _refuse_without_room(out, metadata, folder)
     folder.mkdir(parents=True, exist_ok=True)
-    origin = _origin(source, metadata, plan)
+    origin = origin_of(source, metadata, plan)
     work = Work(source, folder, index, plan, key=hashlib.sha256(origin.model_dump_json().encode()).hexdigest())
     names = [name for name in metadata.files if name != METADATA]
     with ThreadPoolExecutor(workers) as pool:
@@ -89,7 +89,8 @@ def _refuse_without_room(out: Path, metadata: CheckpointMetadata, folder: Path) 
         raise EnvironmentFault(f"{place} has {format_bytes(free)} free and the checkpoint needs {format_bytes(need)}")
 
 
-def _origin(source: Path, metadata: CheckpointMetadata, plan: Growth) -> Origin:
+def origin_of(source: Path, metadata: CheckpointMetadata, plan: Growth) -> Origin:
+    """What a grown checkpoint says of where it comes from."""
     digest = hashlib.sha256((source / CHECKPOINT_MARK).read_bytes()).hexdigest()
     layers: dict[str, Any] = {
         "layers": [metadata.model.num_layers, len(plan.order)],

@@ -32,7 +32,9 @@ def setup(run: RunDir, training: Training) -> Setup:
 
     def folder_of(source: str | None) -> Path | None:
         said = source or training.recipe.checkpoint.source
-        return None if said == "none" else folders.source_folder(said, run.root.parent)
+        if said == "none":
+            return None
+        return _start_folder(run, said) if source is None else folders.source_folder(said, run.root.parent)
 
     def load_start(source: str | None) -> None:
         if (folder := folder_of(source)) is not None:
@@ -59,7 +61,7 @@ def begin(run: RunDir, attempt: int, training: Training, saver: Saver, writer: M
         folder = checkpoint_folder(run.checkpoints, own)
         what: tuple[str, ...] = EVERYTHING
     elif recipe.checkpoint.source != "none":
-        folder, what = folders.source_folder(recipe.checkpoint.source, run.root.parent), recipe.checkpoint.load
+        folder, what = _start_folder(run, recipe.checkpoint.source), recipe.checkpoint.load
     else:
         return State()
     start = device.wall_s()
@@ -81,6 +83,14 @@ def begin(run: RunDir, attempt: int, training: Training, saver: Saver, writer: M
     if state.step >= (derived.total_steps(recipe) or 0):
         raise ConfigFailure(f"checkpoint is already at step {state.step}; increase train.steps ({folder})")
     return state
+
+
+def _start_folder(run: RunDir, source: str) -> Path:
+    """The checkpoint that ``checkpoint.from`` names, with the run's depth where a gate expanded it."""
+    grown = folders.newest_committed(run.grown / "checkpoints")
+    if grown is not None:
+        return checkpoint_folder(run.grown / "checkpoints", grown)
+    return folders.source_folder(source, run.root.parent)
 
 
 def _say(writer: MetricsWriter | None, kind: str, step: int, reason: str, **more: Any) -> None:

@@ -160,13 +160,17 @@ def remarks(file: CampaignFile, stages: Mapping[str, tuple[Stage, Recipe]]) -> l
             texts.insert(0, f"with engine {recipe.engine} the campaign sets {' '.join(words)}")
         before = stages[stage.source][1].model.num_layers if stage.source else recipe.model.num_layers
         if before != (layers := recipe.model.num_layers):
-            texts.append(
-                f"has {layers} layers and {stage.source} has {before}: its gate fails until that checkpoint has been "
-                "expanded: colosseum checkpoint expand for mcore; for .nemo see docs/guides/checkpoints.md"
-            )
+            texts.append(f"has {layers} layers and {stage.source} has {before}: {_expansion(recipe, before)}")
         for text in texts:
             found.setdefault(text, []).append(entry.name)
     return [f"stage{'s' * (len(names) > 1)} {', '.join(names)}: {text}" for text, names in found.items()]
+
+
+def _expansion(recipe: Recipe, before: int) -> str:
+    if not engine_of(recipe.engine).has_metadata or before > recipe.model.num_layers:
+        return "its gate fails until that checkpoint has been expanded with the tools of its engine"
+    kept = "Adam's moments carried" if "optimizer" in recipe.checkpoint.load else "weights only"
+    return f"its gate expands that checkpoint (identity, evenly, {kept}), as `colosseum checkpoint expand` does"
 
 
 def read(folder: Path) -> Campaign:

@@ -2,6 +2,7 @@
 
 It reads the checkpoint the stage begins from and says whether it is what the stage expects: a sentence for each thing
 that is not, and the lineage from the first run to here. Needs neither torch nor a GPU: a job of seconds.
+A stage with more layers has its checkpoint expanded first, into the run's ``grown`` folder (with torch, on the CPU).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from colosseum.checkpoint.metadata import CheckpointMetadata, ModelShape
 from colosseum.engines.registry import engine_of
 from colosseum.errors import ColosseumError, RefusedInput
 from colosseum.launch.bundles.inputs import Source, no_conversion
+from colosseum.launch.campaigns import growing
 from colosseum.reading import Unreadable, read_bytes, read_object
 from colosseum.recipe.schema import Recipe
 from colosseum.records import text, whole
@@ -59,6 +61,8 @@ class Verdict:
     faults: tuple[str, ...]
     notes: tuple[str, ...]
     lineage: tuple[Ancestor, ...]
+    expands: bool = False
+    """The checkpoint has fewer layers than the stage."""
 
     @property
     def passed(self) -> bool:
@@ -90,14 +94,37 @@ def judge(run: RunDir) -> Verdict:
         metadata = read_metadata(checkpoint_folder(parent.checkpoints, step))
     except RefusedInput as refused:
         return Verdict(faults=(*faults, str(refused)), notes=(), lineage=())
-    faults += load_faults(recipe, metadata, recipe.checkpoint.load) + _ledger_faults(parent, metadata)
+    plan = growing.plan_of(recipe, metadata)
+    notes = load_notes(recipe, metadata) + ([growing.sentence(metadata, plan)] if plan else [])
+    handed_over = growing.as_grown(metadata, plan) if plan else metadata
+    faults += load_faults(recipe, handed_over, recipe.checkpoint.load) + _ledger_faults(parent, metadata)
     if wanted.step is None and (total := _total_steps(parent)) is not None and step != total:
         faults.append(
             f"the newest complete checkpoint of {wanted.run} is at step {step:,}, not at its last step {total:,}"
         )
     return Verdict(
-        faults=tuple(faults), notes=tuple(load_notes(recipe, metadata)), lineage=tuple(lineage(parent, step))
+        faults=tuple(faults),
+        notes=tuple(notes),
+        lineage=tuple(lineage(parent, step)),
+        expands=plan is not None,
     )
+
+
+def _expanded(run: RunDir, verdict: Verdict) -> Verdict:
+    """The verdict once the checkpoint has the stage's depth; a fault says why it has not."""
+    parent = verdict.lineage[-1]
+    source = checkpoint_folder(RunDir(run.root.resolve().parent / parent.run).checkpoints, parent.step)
+    layers = (recipe := read_bundle(run.bundle).recipe).model.num_layers
+    try:
+        growing.grow_into(run, recipe, source)
+    except ImportError as error:
+        by_hand = f"colosseum checkpoint expand {source} {run.grown.resolve()} --layers {layers}"
+        moments = "" if "optimizer" in recipe.checkpoint.load else " --optimizer drop"
+        rule = f"{error.name} is not installed where the gate runs: {by_hand}{moments}, then resume the campaign"
+        return replace(verdict, faults=(rule,))
+    except (ColosseumError, OSError) as error:
+        return replace(verdict, faults=(f"the checkpoint was not expanded: {error}",))
+    return verdict
 
 
 def _of_foreign(recipe: Recipe, parent: RunDir, its: Recipe, faults: list[str]) -> Verdict:
@@ -220,8 +247,10 @@ def _manifest(run: RunDir) -> dict[str, Any]:
 
 
 def pass_through(run: RunDir) -> Verdict:
-    """Check the checkpoint, write gate.json and print the result."""
+    """Check the checkpoint, expand it where the stage has more layers, write gate.json and print the result."""
     verdict = judge(run)
+    if verdict.passed and verdict.expands:
+        verdict = _expanded(run, verdict)
     write_whole(run.gate, to_json({"schema": GATE_SCHEMA, "passed": verdict.passed, **asdict(verdict)}))
     for ancestor in verdict.lineage:
         sys.stdout.write(f"from   {clean(ancestor.sentence())}\n")

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
 from colosseum.bundle import LaunchBundle, read_bundle
 from colosseum.errors import RunFailed
-from colosseum.launch.campaigns.campaign import Campaign, read
+from colosseum.launch.campaigns.campaign import Campaign, Stage, read
 from colosseum.launch.campaigns.gate import pass_through
 from colosseum.launch.campaigns.status import statuses
 from colosseum.launch.runs.jobs import LIVE
 from colosseum.launch.runs.submit import locked, note_submission, start
 from colosseum.launch.schedulers.base import Foreground, Queue, Say, Scheduler, Submission
 from colosseum.launch.schedulers.registry import scheduler_of
+from colosseum.recipe.schema import Recipe
 from colosseum.rundir import RunDir
+from colosseum.units import parse_duration_s
 
 GATE_COMMAND = "python -P -m colosseum.launch.campaigns.gate"
+GATE_MINUTES = 15
 Follow = Callable[[RunDir, Submission, LaunchBundle], None]
 
 
@@ -57,7 +61,9 @@ def submit(campaign: Campaign, queue: Queue, *, again: bool) -> tuple[Campaign, 
                 before = jobs[stage.source]
                 waits = [before] if before and by_stage[stage.source].word != "done" else []
                 run.gate.unlink(missing_ok=True)
-                gate_job = queue.submit_script(run, recipe, "gate", GATE_COMMAND, after=waits)
+                gate_job = queue.submit_script(
+                    run, recipe, "gate", GATE_COMMAND, minutes=_minutes(campaign, stage, recipe), after=waits
+                )
                 after = [gate_job]
             submission = queue.submit(run, after=after)
             note_submission(run, submission)
@@ -67,6 +73,15 @@ def submit(campaign: Campaign, queue: Queue, *, again: bool) -> tuple[Campaign, 
             campaign.write()
             submitted.append(stage.name)
         return campaign, submitted
+
+
+def _minutes(campaign: Campaign, stage: Stage, recipe: Recipe) -> int:
+    """Time limit of a stage's gate: a few minutes, or the stage's own where the gate expands a checkpoint."""
+    before = next(s for s in campaign.stages if s.name == stage.source)
+    depth = read_bundle(campaign.run_of(before).bundle).recipe.model.num_layers
+    if depth >= recipe.model.num_layers:
+        return GATE_MINUTES
+    return max(GATE_MINUTES, math.ceil(parse_duration_s(recipe.resources.time_limit) / 60))
 
 
 def run_here(campaign: Campaign, scheduler: Foreground, say: Say, follow: Follow) -> None:

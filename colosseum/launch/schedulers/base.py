@@ -98,8 +98,10 @@ class Queue(Scheduler, Protocol):
         """The option with which ``submit_array`` submits its script, to be shown."""
         ...
 
-    def submit_script(self, run: RunDir, recipe: Recipe, name: str, command: str, *, after: Sequence[str]) -> str:
-        """A job of one process and a few minutes that runs a shell command in a run folder; its id."""
+    def submit_script(
+        self, run: RunDir, recipe: Recipe, name: str, command: str, *, minutes: int, after: Sequence[str]
+    ) -> str:
+        """A job of one process with a time limit that runs a shell command in a run folder; its id."""
         ...
 
 

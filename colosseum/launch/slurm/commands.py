@@ -102,7 +102,9 @@ class SlurmScheduler:
         """Indices from 0, of which so many run at the same time (None = as many as there is room for)."""
         return f"--array=0-{count - 1}" + (f"%{at_once}" if at_once else "")
 
-    def submit_script(self, run: RunDir, recipe: Recipe, name: str, command: str, *, after: Sequence[str]) -> str:
+    def submit_script(
+        self, run: RunDir, recipe: Recipe, name: str, command: str, *, minutes: int, after: Sequence[str]
+    ) -> str:
         """``sbatch --wrap``, where the run's own job goes; the log beside that job's."""
         run.logs.mkdir(parents=True, exist_ok=True)
         root, slurm = run.root.resolve(), recipe.cluster.slurm
@@ -112,7 +114,7 @@ class SlurmScheduler:
             if (value := getattr(slurm, name)) is not None
         ]
         where = [f"--chdir={root}", f"--output=logs/{name}-%j.out", f"--job-name={name}-{root.name}"]
-        size = ["--nodes=1", "--ntasks=1", "--time=15", "--requeue", "--open-mode=append"]
+        size = ["--nodes=1", "--ntasks=1", f"--time={minutes}", "--requeue", "--open-mode=append"]
         return self._submit(["sbatch", "--parsable", *where, *size, *places, *_after(after), f"--wrap=exec {command}"])
 
     @staticmethod
