@@ -59,6 +59,11 @@ write_outcome() { # KIND RETRY REASON RANK: unless a rank wrote it already (firs
 
 # --- before the ranks ---
 
+own_run() {
+  local whose
+  whose=$(record own "$job") || { say "stopped: ${whose:-cannot write in $run/owners}"; exit 76; }
+}
+
 begin_attempt() {
   attempt=0
   mkdir -p attempts logs
@@ -289,6 +294,7 @@ settle() { # outcome.json decides, srun's exit code is a hint: it is the highest
 asked_to_stop=0 terminated=0 signalled=0 code=0 helpers=()
 [[ -s bundle/manifest.json ]] || { say "$run has no bundle/: submit with sbatch --chdir=RUN bundle/job.sbatch"; exit 76; }
 stop_if_complete
+own_run
 begin_attempt
 stop_if_looping "$(record fruitless "$attempt")" "not started again"
 trap stop_ranks USR1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -148,6 +149,24 @@ def test_slurm_job_without_python3_says_so_before_any_rank(tmp_path: Path) -> No
     (line,) = until(lambda: log(run).splitlines() if run.logs.exists() else None)
     assert line.endswith("has no python3 (3.6 or later), with which this script reads and writes the run's records")
     assert not run.attempts.exists()
+
+
+def test_slurm_second_job_of_a_run_that_lives_touches_nothing(tmp_path: Path) -> None:
+    run = stand_in_run(tmp_path, "owned")
+    first = submit(run)
+    until(lambda: run.attempts.exists() and run.attempt_numbers())
+    script = str(run.root / "bundle" / SLURM_SCRIPT)
+    done = subprocess.run(["sbatch", f"--chdir={run.root}", script], capture_output=True, text=True, check=True)
+    second = done.stdout.split()[-1]
+    said = f"stopped: {run.root.name} belongs to job {first}: it is running; nothing was started or changed"
+    until(lambda: said in log(run))
+    assert run.attempt_numbers() == [0]
+    SlurmScheduler().cancel(first)
+    until_ended(run)
+    third = submit(run)
+    until(lambda: run.attempt_numbers() == [0, 1])
+    assert [p.read_text().strip() for p in sorted((run.root / "owners").iterdir())] == [first, third] != [first, second]
+    SlurmScheduler().cancel(third)
 
 
 def test_slurm_is_asked_once_for_all_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
