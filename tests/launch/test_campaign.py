@@ -301,3 +301,5 @@ def test_the_shipped_355b_chain_stays_on_our_engine(tmp_path: Path) -> None:
     assert [compiled.recipe.engine for _, compiled in planned] == ["mcore"] * 5
     assert [compiled.recipe.task.kind for _, compiled in planned] == ["cpt", "cpt", "cpt", "sft", "dpo"]
     assert [compiled.recipe.checkpoint.load for _, compiled in planned[3:]] == [("weights",)] * 2
+    said = remarks(read_file("colosseum-355b"), {s.name: (s, compiled.recipe) for s, compiled in planned})
+    assert any("has 100 layers and bf16-4k has 96: its gate expands that checkpoint" in text for text in said)
