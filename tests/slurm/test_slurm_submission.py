@@ -206,7 +206,7 @@ def test_slurm_that_does_not_say_what_runs_starts_nothing_twice(
     (broken / "squeue").chmod(0o755)
     with monkeypatch.context() as patch:
         patch.setenv("PATH", f"{broken}:{os.environ['PATH']}")
-        with pytest.raises(EnvironmentFault, match=r"nothing was started, .* squeue .* out of order$"):
+        with pytest.raises(EnvironmentFault, match=r"nothing was started because .* squeue .* out of order$"):
             jobs.requeue(run)
     assert len(run.submissions.read_text().splitlines()) == 1
     SlurmScheduler().cancel(job)
