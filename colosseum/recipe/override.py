@@ -177,52 +177,8 @@ def resolve_references(data: dict[str, Any], default: Callable[[Sequence[str]], 
 
     ``default`` returns the schema's default of a path that is not set, or raises KeyError.
     """
+    references = _References(data, default)
     faults: list[Fault] = []
-
-    def lookup(name: str) -> Any:
-        here: Any = data
-        for part in name.split("."):
-            if isinstance(here, dict) and part in here:
-                here = here[part]
-            elif isinstance(here, list) and part.isdecimal() and len(part) < 6 and int(part) < len(here):
-                here = here[int(part)]
-            else:
-                try:
-                    return default(name.split("."))
-                except KeyError:
-                    # comparing names is slow; only a hostile file has hundreds of unknown keys
-                    names = list(here) if isinstance(here, dict) and len(here) <= 200 else []
-                    raise _Unresolved(f"${{{name}}} refers to a field that is not set", nearest(part, names)) from None
-        if isinstance(here, dict | list):
-            raise _Unresolved(f"${{{name}}} refers to a section, not a value", ())
-        return here
-
-    def text_of(value: str, trail: tuple[str, ...]) -> Any:
-        whole = REFERENCE.fullmatch(value)
-        if whole:
-            return follow(whole[1], trail)
-        parts = REFERENCE.split(value)
-        for i in range(1, len(parts), 2):
-            found = follow(parts[i], trail)
-            parts[i] = "" if found is None else str(found)
-        text = "".join(parts)
-        if len(text) > MAX_TEXT:
-            raise _Unresolved(f"text must not be longer than {MAX_TEXT:,} characters after references are resolved", ())
-        if "${" in text:  # a resolved recipe that is written and read again would contain a new reference
-            raise _Unresolved("resolved references must not form another reference", ())
-        return text
-
-    done: dict[str, Any] = {}
-
-    def follow(name: str, trail: tuple[str, ...]) -> Any:
-        if name in trail:
-            raise _Unresolved("circular reference: " + " -> ".join((*trail, name)[:6]), ())
-        if len(trail) >= MAX_HOPS:
-            raise _Unresolved(f"references must not be chained more than {MAX_HOPS} deep", ())
-        if name not in done:
-            value = lookup(name)
-            done[name] = text_of(value, (*trail, name)) if isinstance(value, str) and "${" in value else value
-        return done[name]
 
     def walk(node: Any, path: tuple[str, ...]) -> Any:
         if isinstance(node, dict):
@@ -233,13 +189,69 @@ def resolve_references(data: dict[str, Any], default: Callable[[Sequence[str]], 
         elif isinstance(node, str) and "${" in node:
             name = ".".join(path)
             try:
-                return text_of(node, (name,))
+                return references.resolved(node, (name,))
             except _Unresolved as error:
                 faults.append(Fault(path=name, value=_short(node), rule=error.rule, nearest=error.nearest))
         return node
 
     walk(data, ())
     return faults
+
+
+class _References:
+    """Values that ``${a.b}`` refer to, each resolved once. ``trail``: the names on the way to it."""
+
+    def __init__(self, data: dict[str, Any], default: Callable[[Sequence[str]], Any]) -> None:
+        self._data, self._default = data, default
+        self._done: dict[str, Any] = {}
+
+    def resolved(self, value: str, trail: tuple[str, ...]) -> Any:
+        """A text with its references replaced; the value itself, of any type, where the text is one reference."""
+        whole = REFERENCE.fullmatch(value)
+        if whole:
+            return self._follow(whole[1], trail)
+        parts = REFERENCE.split(value)
+        for i in range(1, len(parts), 2):
+            found = self._follow(parts[i], trail)
+            parts[i] = "" if found is None else str(found)
+        text = "".join(parts)
+        if len(text) > MAX_TEXT:
+            raise _Unresolved(f"text must not be longer than {MAX_TEXT:,} characters after references are resolved", ())
+        if "${" in text:  # a resolved recipe that is written and read again would contain a new reference
+            raise _Unresolved("resolved references must not form another reference", ())
+        return text
+
+    def _follow(self, name: str, trail: tuple[str, ...]) -> Any:
+        if name in trail:
+            raise _Unresolved("circular reference: " + " -> ".join((*trail, name)[:6]), ())
+        if len(trail) >= MAX_HOPS:
+            raise _Unresolved(f"references must not be chained more than {MAX_HOPS} deep", ())
+        if name not in self._done:
+            value = self._lookup(name)
+            is_reference = isinstance(value, str) and "${" in value
+            self._done[name] = self.resolved(value, (*trail, name)) if is_reference else value
+        return self._done[name]
+
+    def _lookup(self, name: str) -> Any:
+        here: Any = self._data
+        for part in name.split("."):
+            if isinstance(here, dict) and part in here:
+                here = here[part]
+            elif isinstance(here, list) and part.isdecimal() and len(part) < 6 and int(part) < len(here):
+                here = here[int(part)]
+            else:
+                return self._default_of(name, here, part)
+        if isinstance(here, dict | list):
+            raise _Unresolved(f"${{{name}}} refers to a section, not a value", ())
+        return here
+
+    def _default_of(self, name: str, section: Any, part: str) -> Any:
+        try:
+            return self._default(name.split("."))
+        except KeyError:
+            # comparing names is slow; only a hostile file has hundreds of unknown keys
+            names = list(section) if isinstance(section, dict) and len(section) <= 200 else []
+            raise _Unresolved(f"${{{name}}} refers to a field that is not set", nearest(part, names)) from None
 
 
 class _Unresolved(Exception):

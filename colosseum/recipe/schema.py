@@ -412,6 +412,11 @@ class Slurm(Section):
     max_restarts_without_progress: Count = 3
     extra: tuple[Text, ...] = Field((), description="additional #SBATCH options, e.g. --comment=x")
 
+    def placement(self) -> list[tuple[str, str | None]]:
+        """Where a job goes: sbatch's options and their values."""
+        names = ("partition", "account", "qos", "reservation", "constraint")
+        return [(name, value) for name in names if (value := getattr(self, name)) is not None]
+
 
 class Cluster(Section):
     """A cluster or machine. Site facts only: nothing here changes the numerics of a run."""

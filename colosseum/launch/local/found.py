@@ -16,6 +16,7 @@ from pathlib import Path
 from colosseum.rundir import RunDir
 
 POLL_S = 0.2
+RUN_MARK = b"COLOSSEUM_RUN="
 KILLED_WITHIN_S = 10.0
 """The launcher writes the outcome after its ranks were killed."""
 
@@ -27,16 +28,22 @@ class Found:
 
 
 def processes_of(run: RunDir) -> list[Found]:
-    """The launcher and the ranks of a run that live now; only the user's own processes."""
-    mark = b"COLOSSEUM_RUN=" + os.fsencode(run.root.resolve())
-    found = []
+    """The launcher and the ranks of a run that live now."""
+    return processes().get(run.root.resolve(), [])
+
+
+def processes() -> dict[Path, list[Found]]:
+    """Those of every run on this machine, by run folder; only the user's own processes."""
+    found: dict[Path, list[Found]] = {}
     for entry in os.listdir("/proc"):  # noqa: PTH208
         if not entry.isdecimal():
             continue
         with suppress(OSError):  # it has ended, or is another user's
             variables = Path("/proc", entry, "environ").read_bytes().split(b"\0")
-            if mark in variables and os.getsid(int(entry)) == int(entry):
-                found.append(Found(int(entry), any(v.startswith(b"RANK=") for v in variables)))
+            named = [v.removeprefix(RUN_MARK) for v in variables if v.startswith(RUN_MARK)]
+            if named and os.getsid(int(entry)) == int(entry):
+                is_rank = any(v.startswith(b"RANK=") for v in variables)
+                found.setdefault(Path(os.fsdecode(named[0])), []).append(Found(int(entry), is_rank))
     return found
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from colosseum.errors import EnvironmentFault, Fault, RefusedInput
-from colosseum.launch.local.found import processes_of
+from colosseum.launch.local.found import processes
 from colosseum.launch.schedulers.base import Foreground, JobState, Queue, Submission
 from colosseum.launch.schedulers.registry import SCHEDULERS, scheduler_of
 from colosseum.monitor.watch import UNKNOWN, Attempt, RunStatus, last_attempt, run_status
@@ -132,13 +132,14 @@ def jobs_of(runs: Sequence[RunDir]) -> tuple[list[Job], list[str]]:
         for run in newest:
             with _noting(damaged, run):
                 read[run] = (last_attempt(run), run_status(run))
-        states, warnings = asked.result()
+        answers, warnings = asked.result()
+    states = _with_processes(newest, answers)
     jobs = []
     for run in runs:
         if run in damaged:
             jobs.append(_unreadable(run, newest.get(run), damaged[run]))
         elif (submission := newest.get(run)) is not None:
-            state = _checked(run, submission, states[submission.scheduler, submission.job_id])
+            state = states[run]
             attempt, figures = read[run]
             if state.phase not in ("waiting", "running") and (attempt is None or attempt.kind is None):
                 attempt, figures = last_attempt(run), run_status(run)  # it may have ended while its folder was read
@@ -179,11 +180,19 @@ def _ask(newest: Sequence[Submission]) -> tuple[dict[tuple[str, str], JobState],
     return states, warnings
 
 
-def _checked(run: RunDir, submission: Submission, state: JobState) -> JobState:
+def _with_processes(
+    newest: Mapping[RunDir, Submission], states: dict[tuple[str, str], JobState]
+) -> dict[RunDir, JobState]:
     """A local run is running while processes of it live: its process id may be another's, or its launcher be killed."""
-    if submission.scheduler != "local":
-        return state
-    return replace(state, phase="running" if processes_of(run) else "unknown")
+    local = any(submission.scheduler == "local" for submission in newest.values())
+    live = processes() if local else {}  # one look at /proc for all runs
+    found = {}
+    for run, submission in newest.items():
+        state = states[submission.scheduler, submission.job_id]
+        if submission.scheduler == "local":
+            state = replace(state, phase="running" if run.root.resolve() in live else "unknown")
+        found[run] = state
+    return found
 
 
 def runs_under(root: Path) -> list[RunDir]:

@@ -56,9 +56,7 @@ def check(cluster: Cluster, *, time_limit_s: int, with_job: bool) -> list[Check]
 
 def _options(cluster: Cluster) -> list[str]:
     """Where a job of the cluster goes."""
-    slurm = cluster.slurm
-    names = ("partition", "account", "qos", "reservation", "constraint")
-    return [f"--{name}={value}" for name in names if (value := getattr(slurm, name)) is not None]
+    return [f"--{name}={value}" for name, value in cluster.slurm.placement()]
 
 
 def _gpus(cluster: Cluster) -> list[str]:

@@ -108,11 +108,7 @@ class SlurmScheduler:
         """``sbatch --wrap``, where the run's own job goes; the log beside that job's."""
         run.logs.mkdir(parents=True, exist_ok=True)
         root, slurm = run.root.resolve(), recipe.cluster.slurm
-        places = [
-            f"--{name}={value}"
-            for name in ("partition", "account", "qos", "reservation", "constraint")
-            if (value := getattr(slurm, name)) is not None
-        ]
+        places = [f"--{option}={value}" for option, value in slurm.placement()]
         where = [f"--chdir={root}", f"--output=logs/{name}-%j.out", f"--job-name={name}-{root.name}"]
         size = ["--nodes=1", "--ntasks=1", f"--time={minutes}", "--requeue", "--open-mode=append"]
         return self._submit(["sbatch", "--parsable", *where, *size, *places, *_after(after), f"--wrap=exec {command}"])

@@ -168,9 +168,7 @@ def _header(recipe: Recipe, margin: int) -> list[str]:
     if (asked := gpu_option(slurm.gpu_request, gpus)) is not None:
         options.append(asked)
     options.append(("time", slurm_time(parse_duration_s(recipe.resources.time_limit))))
-    for name in ("partition", "account", "qos", "reservation", "constraint"):
-        if (value := getattr(slurm, name)) is not None:
-            options.append((name, value))
+    options += slurm.placement()
     if slurm.exclude:
         options.append(("exclude", ",".join(slurm.exclude)))
     if slurm.exclusive:
