@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,8 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in {**headers, "Content-Length": str(len(content))}.items():
             self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(content)
+        with suppress(ConnectionError):  # a client may stop reading: a reply that is too long
+            self.wfile.write(content)
 
     def log_message(self, *_: Any) -> None: ...
 
