@@ -46,6 +46,8 @@ from colosseum.records import MetricsRow, Outcome, append, open_regular, write_f
 
 SAVED, FINAL = 75, 76
 MAX_LINE = 1 << 20
+LOG_ENDS_WITHIN_S = 10.0
+"""The rank that shows the log may be so much later than the first rank."""
 NOT_A_NUMBER = re.compile(r"found NaN|Unexpected result nan|loss is nan", re.IGNORECASE)
 
 
@@ -203,7 +205,7 @@ def settle(
         return code if code > 0 else 128 - code
     if rank and not step:
         return SAVED if asked else 0
-    step = step or logged_step(command)
+    step = step or shown_step(command, attempt)
     kind, retry, reason = ending(command, began=began, step=step, saved=saved_step(command), asked=asked)
     write_outcome(command, attempt, kind, retry, reason, step=step or saved_step(command), rank=rank)
     return 0 if kind == "completed" else SAVED if retry else FINAL
@@ -224,6 +226,17 @@ def ending(command: dict[str, Any], *, began: int, step: int, saved: int, asked:
     if saved:
         return "completed", False, f"{engine} had nothing left to do after step {saved}{planned}"
     return "crash", False, f"{engine} ended with exit code 0 and trained no step: see its log"
+
+
+def shown_step(command: dict[str, Any], attempt: Path) -> int:
+    """The last step of another rank's log, read to its end: judged too early, a complete run would be started again."""
+    deadline = time.monotonic() + LOG_ENDS_WITHIN_S
+    outcome, total = attempt / command["names"]["outcome"], command["total_steps"]
+    while int(os.environ.get("WORLD_SIZE", "1")) > 1 and time.monotonic() < deadline:
+        if outcome.exists() or (total and logged_step(command) >= total):
+            break
+        time.sleep(0.2)
+    return logged_step(command)
 
 
 def logged_step(command: dict[str, Any]) -> int:

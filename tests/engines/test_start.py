@@ -184,6 +184,18 @@ def test_the_first_rank_knows_what_another_rank_s_log_showed(run: Path) -> None:
     assert (process.returncode, outcome(run)["kind"], outcome(run)["step"]) == (75, "saved", 3)
 
 
+def test_the_first_rank_waits_for_the_log_of_another(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ended first: the last rows were not written yet, and the complete run was started again."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    first = start(run, "silent")
+    time.sleep(1)
+    assert first.poll() is None, "judged before the log was read to its end"
+    other = start(run, "run", rank=1)
+    for process in (first, other):
+        process.communicate(timeout=30)
+    assert (first.returncode, other.returncode, outcome(run)["kind"], outcome(run)["step"]) == (0, 0, "completed", 3)
+
+
 def test_nan_is_not_tried_again(run: Path) -> None:
     process = start(run, "nan")
     process.communicate(timeout=30)
