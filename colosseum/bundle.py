@@ -89,7 +89,7 @@ def write_bundle(target: Path, files: Mapping[str, bytes], manifest: Mapping[str
         EnvironmentFault: the disk is full or the folder not writable.
     """
     if target.exists():
-        raise RefusedInput(f"{target} exists and a bundle is never overwritten; name another folder")
+        raise RefusedInput(f"{target} exists and bundles are never overwritten; choose another folder")
     hashes = {name: hashlib.sha256(data).hexdigest() for name, data in sorted(files.items())}
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -113,7 +113,7 @@ def write_bundle(target: Path, files: Mapping[str, bytes], manifest: Mapping[str
         temporary.rename(target)
     except OSError as error:
         if target.exists():
-            raise RefusedInput(f"{target} exists and a bundle is never overwritten; name another folder") from error
+            raise RefusedInput(f"{target} exists and bundles are never overwritten; choose another folder") from error
         raise EnvironmentFault(f"cannot write a bundle at {target}: {error.strerror}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -129,7 +129,7 @@ def read_bundle(root: Path) -> LaunchBundle:
     from colosseum.recipe.schema import Recipe
 
     if problems := verify_bundle(root):
-        raise RefusedInput(f"{root} is not a sound bundle: " + "; ".join(problems))
+        raise RefusedInput(f"{root} is not a valid bundle: " + "; ".join(problems))
     manifest = read_object(root / MANIFEST)
     name = RECIPE
     try:
@@ -142,7 +142,7 @@ def read_bundle(root: Path) -> LaunchBundle:
         plan = Plan.model_validate_json(read_bytes(root / PLAN))
         name = ENV
         if not _is_env(read_object(root / ENV)):
-            raise ValueError("it holds no list of variables")
+            raise ValueError("it does not contain a list of variables")
     except (ValueError, RefusedInput, Unreadable) as error:
         raise RefusedInput(f"{root}: {name} cannot be read{_by_whom(manifest)}: {_first(error)}") from error
     return LaunchBundle(root=root, manifest=manifest, recipe=recipe, plan=plan)
@@ -226,9 +226,9 @@ def _walk(root: Path) -> tuple[set[str], list[str]]:
                 present.add(name)
             else:
                 kind = "a link" if entry.is_symlink() else "no regular file"
-                problems.append(f"{one_line(name, 100)} is {kind}: a bundle holds regular files only")
+                problems.append(f"{one_line(name, 100)} is {kind}: a bundle contains regular files only")
         if seen > _MAX_FILES:
-            raise Unreadable(f"it holds more than {_MAX_FILES} files and folders, which no bundle does")
+            raise Unreadable(f"it has more than {_MAX_FILES} files and folders, too many for a bundle")
     return present, sorted(problems)
 
 
@@ -251,7 +251,7 @@ def _wrong_field(manifest: Mapping[str, Any]) -> str | None:
         "lineage": lineage is None or (record(lineage, run=str, step=int) and whole(lineage["step"]) is not None),
         "total_steps": steps is None or whole(steps) is not None,
     }
-    return next((f"{name} is missing or of another form" for name, right in holds.items() if not right), None)
+    return next((f"{name} is missing or not of the expected form" for name, right in holds.items() if not right), None)
 
 
 def _is_env(found: Mapping[str, Any]) -> bool:

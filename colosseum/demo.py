@@ -64,7 +64,7 @@ def _table(console: Console, first: RunSummary, resumed: RunSummary, entropy: Le
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    table.add_row("loss", f"{first.first_loss:.2f} → {first.last_loss:.2f} nats a token in {first.last_step} steps")
+    table.add_row("loss", f"{first.first_loss:.2f} → {first.last_loss:.2f} nats per token in {first.last_step} steps")
     if first.last_validation_loss is not None:
         table.add_row("validation loss", f"{first.last_validation_loss:.2f} on text never trained on")
     table.add_row("unigram entropy", f"{entropy.value:.2f}: what token frequencies alone would reach")
@@ -103,7 +103,7 @@ def _judge(first: RunSummary, resumed: RunSummary, entropy: float) -> None:
     reached = first.last_loss if first.last_validation_loss is None else first.last_validation_loss
     if not reached < entropy - CLEARLY_BELOW_NATS:
         raise RunFailed(
-            f"the loss {reached:.2f} is not clearly below the unigram entropy {entropy:.2f}: nothing learned"
+            f"the loss {reached:.2f} is not clearly below the unigram entropy {entropy:.2f}: the model learned nothing"
         )
     if resumed.first_step != first.last_step + 1:
         raise RunFailed(f"the resume began at step {resumed.first_step}, not {first.last_step + 1}")

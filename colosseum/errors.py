@@ -1,7 +1,7 @@
 """The tree of errors a user may see. Everything else is a bug of ours and exits with 1.
 
 ColosseumError
-├── RefusedInput      exit 2   what the user wrote cannot be done; carries every Fault at once
+├── RefusedInput      exit 2   the input is not valid; carries every Fault at once
 ├── EnvironmentFault  exit 3   the machine lacks something: Slurm, torch, a permission, disk
 └── RunFailed         exit 4   the run, job or check itself failed
 """
@@ -17,10 +17,10 @@ REFUSAL_SCHEMA = "colosseum.refusal/1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One thing wrong with the input: where it stands, what it says, which rule it breaks, what would be legal."""
+    """One error in the input: its location, its value, the rule it breaks, and the nearest legal values."""
 
     path: str
-    """Dotted path of the field, e.g. ``parallelism.vpp``; empty when the fault is not of one field."""
+    """Dotted path of the field, e.g. ``parallelism.vpp``; empty when the fault is not about one field."""
     value: Any
     """The value as the user gave it (JSON-able)."""
     rule: str
@@ -49,12 +49,12 @@ class ColosseumError(Exception):
 
 
 class RefusedInput(ColosseumError):
-    """The input is refused before anything is written or asked for."""
+    """The input is refused before anything is written or submitted."""
 
     exit_code = 2
 
     def __init__(self, faults: Iterable[Fault] | str, *, subject: Any = None) -> None:
-        """``subject`` is what was refused, where it could be read whole (a Recipe): for who can say what is legal."""
+        """``subject`` is the refused object, if it could be read completely (a Recipe): for legal alternatives."""
         self.subject = subject
         self.faults: tuple[Fault, ...] = (
             (Fault(path="", value=None, rule=faults),) if isinstance(faults, str) else tuple(faults)
@@ -73,6 +73,6 @@ class EnvironmentFault(ColosseumError):
 
 
 class RunFailed(ColosseumError):
-    """A run, a job or a check ended badly; the message says which and why."""
+    """A run, a job or a check failed; the message says which and why."""
 
     exit_code = 4

@@ -1,4 +1,4 @@
-"""What the job script asks and writes: ``python3 -I … COMMAND WORD…`` on the batch host, from inside the run folder.
+"""Commands of the job script: ``python3 -I … COMMAND ARGUMENT…`` on the batch host, from inside the run folder.
 
 Standard library only, Python 3.6 or later; a copy is in every bundle, with ``records.py``.
 

@@ -1,4 +1,4 @@
-"""Files that others may have written, read with bounds: regular files only, so many bytes, values of the right type.
+"""Reads files that others may have written, with limits: regular files only, maximum size, checked types.
 
 A run folder is shared: a named pipe, a file of a terabyte, a byte that is no UTF-8, or JSON of a thousand levels must
 not hang or end the command that lists all runs. What the bytes mean is said by ``records.py``.

@@ -1,4 +1,4 @@
-"""Text of others in a terminal: shown, never obeyed."""
+"""Untrusted text in a terminal: shown with control characters escaped."""
 
 from __future__ import annotations
 

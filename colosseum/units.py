@@ -8,7 +8,7 @@ KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 
 _DURATION = re.compile(r"(?:(?P<d>\d{1,4})-)?(?P<h>\d{1,4}):(?P<m>[0-5]?\d):(?P<s>[0-5]?\d)")
 _DURATION_PARTS = re.compile(r"(?:(\d{1,6})d)?(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,8})s)?")
-DURATION_RULE = "a duration is a string with a unit, such as 24h, 90m, 1d12h or 1-00:00:00"
+DURATION_RULE = "a duration must be a string with a unit, such as 24h, 90m, 1d12h or 1-00:00:00"
 
 
 def parse_duration_s(text: str) -> int:

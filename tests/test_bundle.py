@@ -108,7 +108,7 @@ def test_every_change_shows(tmp_path: Path, change: str) -> None:
         (root / "more").symlink_to("/etc/passwd")
     (problem,) = verify_bundle(root)
     assert problem.endswith({"link": "regular files only", "emptied": "changed"}.get(change, change))
-    with pytest.raises(RefusedInput, match="not a sound bundle"):
+    with pytest.raises(RefusedInput, match="not a valid bundle"):
         read_bundle(root)
 
 
@@ -195,14 +195,14 @@ def test_a_file_of_another_form_is_one_sentence(bundle: Path, name: str, text: s
     [
         ({"files": {}}, "does not list env.json or job.sbatch or launch.sh or plan.json or recipe.yaml"),
         ({"files": {"recipe.yaml": "0"}}, "does not list env.json or job.sbatch or launch.sh or plan.json"),
-        ({"files": {"recipe.yaml": None}}, "files is missing or of another form"),
-        ({"versions": None}, "versions is missing or of another form"),
-        ({"git": {"commit": 3, "dirty": False}}, "git is missing or of another form"),
-        ({"lineage": {"run": "x", "step": True}}, "lineage is missing or of another form"),
-        ({"lineage": ["x"]}, "lineage is missing or of another form"),
-        ({"container": "x"}, "container is missing or of another form"),
-        ({"total_steps": -1}, "total_steps is missing or of another form"),
-        ({"recipe_hash": None}, "recipe_hash is missing or of another form"),
+        ({"files": {"recipe.yaml": None}}, "files is missing or not of the expected form"),
+        ({"versions": None}, "versions is missing or not of the expected form"),
+        ({"git": {"commit": 3, "dirty": False}}, "git is missing or not of the expected form"),
+        ({"lineage": {"run": "x", "step": True}}, "lineage is missing or not of the expected form"),
+        ({"lineage": ["x"]}, "lineage is missing or not of the expected form"),
+        ({"container": "x"}, "container is missing or not of the expected form"),
+        ({"total_steps": -1}, "total_steps is missing or not of the expected form"),
+        ({"recipe_hash": None}, "recipe_hash is missing or not of the expected form"),
     ],
 )
 def test_a_manifest_says_everything_and_in_its_form(bundle: Path, fields: dict[str, object], problem: str) -> None:
@@ -222,7 +222,7 @@ def test_only_regular_files_and_nothing_is_followed_or_waited_for(bundle: Path, 
         else:
             Path("docs").symlink_to(tmp_path / {"link": "keys/id", "folder link": "keys"}.get(kind, "b"))
     named = "no regular file" if kind in ("pipe", "socket") else "a link"
-    assert problems_of(bundle) == [f"docs is {named}: a bundle holds regular files only"]
+    assert problems_of(bundle) == [f"docs is {named}: a bundle contains regular files only"]
     with pytest.raises(RefusedInput, match=f"docs is {named}"):
         read_bundle(bundle)
 
@@ -231,7 +231,7 @@ def test_only_regular_files_and_nothing_is_followed_or_waited_for(bundle: Path, 
 def test_a_listed_file_that_is_a_pipe_or_link_is_not_read(bundle: Path, tmp_path: Path, name: str) -> None:
     (bundle / name).rename(tmp_path / "moved")
     (bundle / name).symlink_to(tmp_path / "moved")  # with the right sum
-    assert verify_bundle(bundle) == [f"{name} is a link: a bundle holds regular files only", f"{name} is missing"]
+    assert verify_bundle(bundle) == [f"{name} is a link: a bundle contains regular files only", f"{name} is missing"]
     (bundle / MANIFEST).unlink()
     os.mkfifo(bundle / MANIFEST)
     assert verify_bundle(bundle) == ["manifest.json is no regular file"]
@@ -249,7 +249,7 @@ def test_sizes_and_counts_are_bounded(bundle: Path) -> None:
     for _ in range(70):
         deep = deep / "d"
         deep.mkdir()
-    assert verify_bundle(bundle) == ["it holds more than 64 files and folders, which no bundle does"]
+    assert verify_bundle(bundle) == ["it has more than 64 files and folders, too many for a bundle"]
 
 
 ADDED = "touch hit\n"

@@ -1,7 +1,7 @@
 """One table: every field of a Recipe and its name in every engine (``fields.tsv``). ``explain`` and the docs print it.
 
-A cell is the engine's own key; ``+key`` is one that NeMo 1.x's template lacks; ``(words)`` says how the engine gets it
-otherwise; ``-`` means that the engine cannot do it; ``.`` that the field is not the engine's business.
+A cell is the engine's own key; ``+key`` is one that NeMo 1.x's template lacks; ``(text)`` says how the engine gets the
+value otherwise; ``-`` means that the engine does not support it; ``.`` that the field is not applicable to the engine.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ COLUMNS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
-    """What one field is called elsewhere."""
+    """The names of one field in the engines."""
 
     field: str
     names: Mapping[str, str]
@@ -42,7 +42,7 @@ def table() -> Mapping[str, Names]:
 
 
 def cell_text(cell: str) -> str:
-    """A cell in words."""
+    """A cell as text."""
     if cell == "-":
         return "has no such setting"
     if cell == ".":

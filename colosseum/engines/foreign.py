@@ -122,10 +122,10 @@ def common_faults(engine: str, recipe: Recipe) -> Refusals:
         total_steps(recipe) > 0 or recipe.train.epochs is not None,
         "train.steps",
         recipe.train.steps,
-        "needs to know its number of steps",
+        "needs a known number of steps",
     )
     template = "chat_tokens" if recipe.task.kind == "cpt" else recipe.task.template
-    rule = "writes chats by chat_tokens; mcore also by the tokenizer's chat template"
+    rule = "renders chats with chat_tokens only; mcore also with the tokenizer's chat template"
     found.unless(template == "chat_tokens", "task.template", template, rule, "chat_tokens")
     packing = recipe.task.kind != "cpt" and recipe.task.packing
     rule = "packs rows only in files prepared beforehand; mcore packs as it trains"
@@ -133,7 +133,14 @@ def common_faults(engine: str, recipe: Recipe) -> Refusals:
     rule = "is not given LoRA adapters; mcore trains them"
     found.unless(recipe.lora is None, "task.lora", "…", rule, None)
     mode = recipe.stability.mode
-    found.unless(mode != "watch", "stability.mode", mode, "stops at NaN or ignores it; mcore can watch", "act", "off")
+    found.unless(
+        mode != "watch",
+        "stability.mode",
+        mode,
+        "stops at NaN or ignores it; mcore can also report it (watch)",
+        "act",
+        "off",
+    )
     return found
 
 

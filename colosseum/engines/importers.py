@@ -23,9 +23,9 @@ IMPORTERS: Mapping[str, Callable[[str, str], Imported]] = {
 """Text of a file and its name -> recipe data; RefusedInput when the text is no such configuration."""
 
 _HEAD = """# @package _global_
-# Imported from {file} ({kind}). What it left out has the value that {engine} would have taken.
+# Imported from {file} ({kind}). Options that it does not set have {engine}'s defaults.
 defaults:
-  - /hardware: {hardware}          # not said there: choose yours
+  - /hardware: {hardware}          # not in the imported file: choose yours
   - _self_
 
 """

@@ -11,9 +11,9 @@ from colosseum.engines.fields import table
 
 UNKNOWN, UNREAD, LEFT = "unknown", "not read", "left out"
 KINDS = {
-    UNKNOWN: "no version that we know reads this key: misspelt or dead",
-    UNREAD: "its value is known only when that runs, or is none that fits: fill it in",
-    LEFT: "known there, and no field of a recipe: see whether you need it",
+    UNKNOWN: "unknown key: misspelt, or no longer read by any known version",
+    UNREAD: "the value is known only at run time, or is not valid here: set it yourself",
+    LEFT: "a known key without a field in a recipe: check whether you need it",
 }
 
 

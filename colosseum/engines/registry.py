@@ -23,7 +23,7 @@ def engine_of(name: str) -> Engine:
 
 
 def faults_by_engine(recipe: Recipe) -> dict[str, list[Fault]]:
-    """What each engine cannot do of a resolved recipe; none = it can run it."""
+    """Faults of a resolved recipe by engine; empty = the engine can run it."""
     found, task = {}, recipe.task.kind
     for name, engine in ENGINES.items():
         found[name] = engine.faults(recipe)

@@ -1,4 +1,4 @@
-"""One rank of a foreign engine: starts it, passes "save and leave" on, writes metrics.jsonl and outcome.json.
+"""One rank of a foreign engine: starts it, forwards stop signals, writes metrics.jsonl and outcome.json.
 
 A copy of this file is in every bundle of a foreign engine and runs inside that engine's container: standard library
 only, Python 3.10 or later; of Colosseum it imports the bundle's own copy of ``records.py``, nothing else. What it does
@@ -94,7 +94,7 @@ def find_program(command: dict[str, Any]) -> tuple[Path | None, str]:
     if program.is_file():
         return program, ""
     return None, (
-        "{} is not there: this run needs a container that holds {} (cluster file: container.image; to import one: "
+        "{} does not exist: this run needs a container with {} (cluster file: container.image; to import one: "
         "enroot import -o nemo.sqsh {}), or {} set to its checkout (cluster file: env.{})".format(
             program, command["engine"], command["image"], home["variable"], home["variable"]
         )

@@ -1,4 +1,4 @@
-"""What the jobs and ranks of a run have said, and what they go on saying."""
+"""Logs of the jobs and ranks of a run: existing lines, and new ones as they come."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run's metrics say, in a few figures."""
+"""A summary of a run's metrics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ AVERAGED_STEPS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """Loss and speed of one run; losses in nats a token."""
+    """Loss and speed of one run; losses in nats per token."""
 
     run: RunDir
     first_step: int

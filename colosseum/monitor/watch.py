@@ -1,4 +1,4 @@
-"""Where a run stands, read from its folder alone: any machine that sees the folder can tell. No file is read whole."""
+"""The status of a run, read from its folder alone, on any machine that sees the folder. No file is read whole."""
 
 from __future__ import annotations
 

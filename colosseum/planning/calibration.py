@@ -64,10 +64,10 @@ def measurements(document: Any) -> Measurements:
         RefusedInput: the document is none of ours, a row lacks a figure, or a time is not above zero.
     """
     if not isinstance(document, Mapping) or document.get("schema") != MEASUREMENTS_SCHEMA:
-        raise RefusedInput(f"a file of measurements says schema: {MEASUREMENTS_SCHEMA}")
+        raise RefusedInput(f"a file of measurements must have schema: {MEASUREMENTS_SCHEMA}")
     rows = document.get("rows")
     if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
-        raise RefusedInput("a file of measurements has rows, each of them a mapping")
+        raise RefusedInput("a file of measurements must have rows, each a mapping")
     faults = [fault for i, row in enumerate(rows) for fault in _row_faults(f"rows[{i}]", row)]
     when = document.get("time_unix_s")
     if isinstance(when, bool) or not isinstance(when, int | float) or not 0 <= when < 1e11:
@@ -81,12 +81,12 @@ def measurements(document: Any) -> Measurements:
 def _row_faults(path: str, row: Mapping[str, Any]) -> list[Fault]:
     kind = row.get("kind")
     if not isinstance(kind, str) or kind not in COLUMNS:
-        return [Fault(path=f"{path}.kind", value=kind, rule="nothing of that name is measured", nearest=tuple(COLUMNS))]
+        return [Fault(path=f"{path}.kind", value=kind, rule="no such kind of measurement", nearest=tuple(COLUMNS))]
     faults = []
     for name in COLUMNS[kind]:
         value = row.get(name)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-            busy = ": the machine was too busy to be measured, try again" if name.endswith("_s") else ""
+            busy = ": the machine was too busy; measure again" if name.endswith("_s") else ""
             faults.append(Fault(path=f"{path}.{name}", value=value, rule=f"must be above zero{busy}"))
     return faults
 
@@ -215,9 +215,9 @@ def fit_run(train_rows: Rows, plan: Plan, base: Calibration, *, name: str, sourc
     rows = [row for row in train_rows if not row.get("skipped")][WARM_UP_STEPS:]
     if len(rows) < MIN_STEPS:
         wanted = WARM_UP_STEPS + MIN_STEPS
-        raise RefusedInput(f"a run is fitted from {wanted} steps or more; this one has {len(train_rows)}")
+        raise RefusedInput(f"a fit needs at least {wanted} steps; this run has {len(train_rows)}")
     if plan.step_time_s is None or plan.memory is None:
-        raise RefusedInput("the plan of this run predicts no step time: nothing to fit")
+        raise RefusedInput("the plan of this run has no predicted step time to fit")
     measured = median(row["step_time_s"] for row in rows)
     peak = max(max(row["memory_peak_bytes"]) for row in rows)
     constants = base.constants

@@ -167,7 +167,10 @@ def calibration_from_data(data: Any, where: str = "") -> Calibration:
         raise RefusedInput(
             [
                 Fault(
-                    path="schema", value=None, rule=f"a calibration file says schema: {CALIBRATION_SCHEMA}", where=where
+                    path="schema",
+                    value=None,
+                    rule=f"a calibration file must have schema: {CALIBRATION_SCHEMA}",
+                    where=where,
                 )
             ]
         )
@@ -181,7 +184,7 @@ def calibration_from_data(data: Any, where: str = "") -> Calibration:
             faults.append(_fault(f"constants.{name}", value, "must be a finite number in its range", where))
     for name in ("name", "hardware", "source"):
         if not isinstance(data.get(name), str):
-            faults.append(_fault(name, data.get(name), "must be a text", where))
+            faults.append(_fault(name, data.get(name), "must be text", where))
     if faults:
         raise RefusedInput(faults)
     return Calibration(

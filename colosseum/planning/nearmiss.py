@@ -1,4 +1,4 @@
-"""When a recipe is illegal, does not fit or leaves nodes idle: the nearest changes that help, fastest first."""
+"""For a recipe that is illegal, does not fit or leaves nodes idle: the nearest changes that help, fastest first."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def _evaluated(recipe: Recipe, changes: tuple[tuple[str, Any], ...], calibration
 
 
 def fitting(recipe: Recipe, layout: Layout, calibration: Calibration) -> tuple[str, ...]:
-    """What would make a job that does not fit fit: the smallest job with this layout, and cheaper settings."""
+    """How to make a job fit: the smallest job with this layout, and settings that need less memory."""
     usable, job = usable_bytes(recipe.hardware), Job.of(recipe)
     now = evaluate(job, as_columns(recipe.model.num_layers, [layout]), calibration.constants)
     said = [f"the fullest rank does not fit by {format_bytes(float(now.device[0]) - usable)}"]

@@ -232,17 +232,17 @@ def _rejected(recipe: Recipe, found: Evaluated, row: int, fastest: float, missin
 
 
 def _assumptions(recipe: Recipe, layout: Layout, calibration: Calibration) -> Iterable[str]:
-    """What the figures take for granted."""
+    """The assumptions behind the predictions."""
     constants = calibration.constants
     if constants.site_factor == 1.0:
         yield (
-            "site factor 1: NVIDIA's acceptance runs; a production run that also pays data, checkpoints and stragglers "
+            "site factor 1: NVIDIA's acceptance runs; a production run with data loading, checkpoints and stragglers "
             "has taken up to 1.5 times as long (colosseum calibrate --from RUN fits the factor)"
         )
     else:
         yield f"site factor {constants.site_factor:.3f} of calibration {calibration.name}"
     if calibration.hardware != recipe.hardware.name:
-        yield f"no calibration of {recipe.hardware.name}: {calibration.name}'s shares of peak on this card's peaks"
+        yield f"no calibration of {recipe.hardware.name}: {calibration.name}'s efficiencies with this device's peaks"
     peak = f"{recipe.precision.dtype.upper()} dense peak"
     yield f"MFU: model FLOPs without recomputation and input embedding, over GPUs x step time x the {peak}"
     if recipe.precision.grad_reduce_dtype == AUTO and layout.grad_reduce_dtype == "bf16":
@@ -250,7 +250,7 @@ def _assumptions(recipe: Recipe, layout: Layout, calibration: Calibration) -> It
     if recipe.precision.fp8_params == AUTO and recipe.precision.fp8 != "none":
         yield "weights kept and gathered in FP8 (fp8_params auto), as NVIDIA's performance recipes"
     if dropped := derived.dropped_rows(recipe):
-        yield f"each epoch drops its last {dropped:,} rows, which fill no batch: {derived.total_steps(recipe):,} steps"
+        yield f"each epoch drops its last {dropped:,} rows, less than a batch: {derived.total_steps(recipe):,} steps"
     if recipe.task.kind == "sft":
         yield "sequences are full: padding counts as tokens"
 

@@ -35,7 +35,7 @@ LR = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What became of one thing of the recipe."""
+    """How one part of the recipe was changed."""
 
     what: str
     before: str
@@ -346,14 +346,14 @@ def _policy_decisions(recipe: Recipe, small: Recipe) -> Iterator[Decision]:
         )
     if recipe.precision.moments_dtype != "fp32":
         yield Decision(
-            what="moments_dtype", before="bf16", after="fp32", verdict="dropped", why="Transformer Engine keeps them"
+            what="moments_dtype", before="bf16", after="fp32", verdict="dropped", why="needs Transformer Engine"
         )
 
 
 def _cuda_decisions(recipe: Recipe) -> Iterator[Decision]:
     overlap, fusion = recipe.overlap, recipe.fusion
     for name, on, why in (
-        ("overlap.tp_comm", overlap.tp_comm is True, "userbuffers are CUDA's"),
+        ("overlap.tp_comm", overlap.tp_comm is True, "userbuffers need CUDA"),
         ("defer_embedding_wgrad_compute", overlap.defer_embedding_wgrad_compute, "needs a fused CUDA kernel"),
         ("fusion.cross_entropy", fusion.cross_entropy, "a CUDA kernel"),
         ("fusion.rope", fusion.rope, "a CUDA kernel"),

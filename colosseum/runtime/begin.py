@@ -1,4 +1,4 @@
-"""Where a run goes on: its own newest whole checkpoint, else what ``checkpoint.from`` names, else step 0."""
+"""Where a run starts: its own newest complete checkpoint, else ``checkpoint.from``, else step 0."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def begin(run: RunDir, attempt: int, training: Training, saver: Saver, writer: M
     if own is not None:
         _same_run(run, recipe, folder, metadata, writer)
     elif changed := loading.changed_files(folder, metadata):
-        raise ConfigFailure(f"{_damage(folder, changed)}; go on from an earlier step with --from RUN@STEP")
+        raise ConfigFailure(f"{_damage(folder, changed)}; resume from an earlier step with --from RUN@STEP")
     state = loading.load(training, folder, metadata, what)
     dist.barrier()
     if writer:
@@ -78,7 +78,9 @@ def begin(run: RunDir, attempt: int, training: Training, saver: Saver, writer: M
         if changes := load_notes(recipe, metadata):
             _say(writer, "model_changed", state.step, f"changed since {folder.name}: {', '.join(changes)}")
         if "data" in what and state.consumed_samples != metadata.consumed_samples:
-            reason = "data, blend, split, seed or sequence length differ from the checkpoint's: the data begin anew"
+            reason = (
+                "data, blend, split, seed or sequence length differ from the checkpoint's: data restart at sample 0"
+            )
             _say(writer, "new_data_epoch", state.step, reason, checkpoint=str(folder))
     if state.step >= (derived.total_steps(recipe) or 0):
         raise ConfigFailure(f"checkpoint is already at step {state.step}; increase train.steps ({folder})")
@@ -102,10 +104,10 @@ def _say(writer: MetricsWriter | None, kind: str, step: int, reason: str, **more
 
 
 def _newest_whole(run: RunDir, attempt: int, writer: MetricsWriter | None) -> int | None:
-    """The run's newest checkpoint whose every file is what was written; newer ones are renamed, and it says why.
+    """The run's newest undamaged checkpoint; newer ones are renamed, and the reason is logged.
 
     Raises:
-        ConfigFailure: there are checkpoints and none is whole: the run would begin from scratch unseen.
+        ConfigFailure: there are checkpoints and all are damaged: the run would silently start from scratch.
     """
     damaged: list[tuple[int, str]] = []
     whole = None
@@ -121,12 +123,12 @@ def _newest_whole(run: RunDir, attempt: int, writer: MetricsWriter | None) -> in
     if damaged and whole is None:
         steps = [step for step, _ in damaged]
         raise ConfigFailure(
-            f"no checkpoint of this run is whole (steps {steps}; {damaged[0][1]}): delete them all to begin anew"
+            f"all checkpoints of this run are damaged (steps {steps}; {damaged[0][1]}): delete them to restart"
         )
     if dist.get_rank() == 0:
         for step, refused in damaged:
             aside = folders.set_aside(checkpoint_folder(run.checkpoints, step), f"damaged-{attempt}")
-            _say(writer, "checkpoint_passed_over", step, f"passed over: {refused}; now {aside.name}")
+            _say(writer, "checkpoint_passed_over", step, f"skipped: {refused}; renamed to {aside.name}")
     dist.barrier()
     return whole
 
@@ -139,7 +141,7 @@ def _agreed(mine: Any) -> Any:
 
 
 def _refusal(folder: Path) -> str:
-    """Why a checkpoint is not whole, as far as its description and the sizes of its files tell."""
+    """Why a checkpoint is damaged, checked by its colosseum.json and the sizes of its files."""
     try:
         folders.read_metadata(folder)
     except RefusedInput as refused:
@@ -164,6 +166,6 @@ def _same_run(
     whose = f"{folder} is of run {metadata.run_id}"
     if metadata.recipe_hash != recipe_hash(recipe):
         raise ConfigFailure(
-            f"{whose}, of another recipe: begin from it with --from, or take it out of this run's folder"
+            f"{whose}, of another recipe: start from it with --from, or move it out of this run's folder"
         )
-    _say(writer, "checkpoint_of_another_run", metadata.step, f"{whose}, of the same recipe: taken as this run's own")
+    _say(writer, "checkpoint_of_another_run", metadata.step, f"{whose}, of the same recipe: used as this run's own")

@@ -92,11 +92,13 @@ class Source:
         largest = int(torch.maximum(sample["tokens"].max(), sample["labels"].max()))
         smallest = int(torch.minimum(sample["tokens"].min(), sample["labels"].min()))
         if smallest < 0:
-            raise DataFailure(f"{self.prefix}.bin holds token id {smallest}: it is damaged or no data of token ids")
+            raise DataFailure(
+                f"{self.prefix}.bin holds token id {smallest}: the file is damaged or does not hold token ids"
+            )
         if largest >= self._vocab_size:
             raise DataFailure(
-                f"{self.prefix}.bin holds token id {largest} and model.vocab_size is {self._vocab_size}: "
-                "it was made with another tokenizer"
+                f"{self.prefix}.bin holds token id {largest}, but model.vocab_size is {self._vocab_size}: "
+                "it was written with another tokenizer"
             )
         return {key: sample[key] for key in KEYS}
 

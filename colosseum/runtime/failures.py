@@ -1,4 +1,4 @@
-"""Why a run ends badly, and whether it makes sense to start it again."""
+"""Why a run failed, and whether it may be retried."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ConfigFailure(RunFailure):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What outcome.json says of an exception."""
+    """The content of outcome.json for an exception."""
 
     kind: OutcomeKind
     retry: bool
@@ -53,15 +53,17 @@ def judge(error: BaseException) -> Verdict:
         return Verdict(kind="config_error", retry=False, reason=str(error))
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         where = f" at {error.filename}" if error.filename else ""
-        return Verdict(kind="crash", retry=False, reason=f"no space is left on the disk{where}: free some, then resume")
+        return Verdict(
+            kind="crash", retry=False, reason=f"no space is left on the disk{where}: free some space, then resume"
+        )
     for cause in causes_of(error):
         if cause is not error and isinstance(cause, OSError | RunFailure):
             return judge(cause)
     text = " ".join(str(error).split())[:500]
     if "out of memory" in text.lower():
-        return Verdict(kind="crash", retry=False, reason=f"the GPU's memory is full: {text}")
+        return Verdict(kind="crash", retry=False, reason=f"out of GPU memory: {text}")
     if "no space left on device" in text.lower() or "disk quota exceeded" in text.lower():
-        return Verdict(kind="crash", retry=False, reason="no space is left on the disk: free some, then resume")
+        return Verdict(kind="crash", retry=False, reason="no space is left on the disk: free some space, then resume")
     return Verdict(kind="crash", retry=True, reason=f"{type(error).__name__}: {text}" if text else type(error).__name__)
 
 

@@ -148,7 +148,7 @@ def _hang_timeout_s(recipe: Recipe) -> float:
 
 def _check_ranks(recipe: Recipe, rank_info: parallel.RankInfo) -> None:
     if rank_info.ranks != recipe.resources.gpus:
-        raise ConfigFailure(f"the recipe is for {recipe.resources.gpus} ranks and {rank_info.ranks} were started")
+        raise ConfigFailure(f"the recipe needs {recipe.resources.gpus} ranks, but {rank_info.ranks} were started")
 
 
 def _build(run: RunDir, recipe: Recipe, total_steps: int) -> Training:

@@ -1,4 +1,4 @@
-"""Reads checkpoints into a run under any layout; says plainly why one cannot be."""
+"""Loads checkpoints into a run under any layout; a clear message where that is not possible."""
 
 from __future__ import annotations
 
@@ -153,9 +153,7 @@ def _check_keys(folder: Path, contents: dict[str, Any], what: tuple[str, ...], u
 
     halves = [name for name, tensor in stored.items() if _dtype(tensor) is torch.int16 and name in wanted]
     if "optimizer" in what and halves:
-        rule = (
-            "holds 16-bit remainders of its FP32 weights, which only the run that wrote them reads: load weights alone"
-        )
+        rule = "holds 16-bit remainders of its FP32 weights, which only its own run can load: load weights only"
         raise ConfigFailure(f"{folder} {rule} ({_some(sorted(halves))})")
     missing, unexpected = (sorted(filter(matters, keys)) for keys in (wanted - held, held - wanted))
     said = [f"{text} {_some(keys)}" for text, keys in (("lacks", missing), ("also holds", unexpected)) if keys]

@@ -55,7 +55,7 @@ def _read_metadata(self: Any, *_: Any, **options: Any) -> Any:
     metadata = load_pickle(content, what=str(path), allow=ALLOW)
     for stored in (metadata.storage_data or {}).values():
         if Path(stored.relative_path).name != stored.relative_path:
-            raise RefusedInput(f"{path} names {stored.relative_path!r}, which is no file of its folder: it is refused")
+            raise RefusedInput(f"{path} refers to {stored.relative_path!r}, which is not a file in its folder: refused")
     if getattr(metadata, "storage_meta", None) is None:
         metadata.storage_meta = StorageMeta()
     metadata.storage_meta.load_id = self.load_id
@@ -96,7 +96,7 @@ class _Numpy:
             return np.load(path, **{**options, "allow_pickle": False})
         except (ValueError, EOFError) as error:
             text = " ".join(str(error).split())
-            raise CutIndex(Path(path), f"{path} is no index that megatron-core wrote ({text}): delete it") from error
+            raise CutIndex(Path(path), f"{path} is not an index of megatron-core ({text}): delete it") from error
 
 
 def check_scaling(state: Mapping[str, Any]) -> None:

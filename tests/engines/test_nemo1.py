@@ -152,7 +152,7 @@ def test_hydra_lays_our_values_over_a_template(rendered: Rendered, tmp_path: Pat
         ("dpo", ("parallelism.cp=2", "parallelism.pp=5"), "parallelism.cp", "no context parallelism"),
         ("dpo", ("task.reference=precomputed",), "task.reference", "host"),
         ("sft", ("parallelism.cp=2", "parallelism.pp=5"), "parallelism.cp", "nemo2 can"),
-        ("sft", ("checkpoint.from=none",), "checkpoint.from", "begins with a checkpoint"),
+        ("sft", ("checkpoint.from=none",), "checkpoint.from", "needs a checkpoint"),
         ("sft", ("checkpoint.async=true",), "checkpoint.async", "asynchronous"),
         ("cpt-fp8", (*CPT, "precision=fp8-tensorwise"), "precision.fp8", "nemo2"),
         ("cpt-fp8", ("engine=nemo1",), "checkpoint.load", "weights only"),

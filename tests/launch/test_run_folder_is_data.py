@@ -69,4 +69,4 @@ def test_ranks_of_another_engine(run: RunDir, engine: str) -> None:
     done = started(run, "bash", "-c", f'{argv}; exec "${{argv[@]}}"')
     assert trapped(run.root) == []
     # The engine is not here: start.py says so, or, for one whose script is in the bundle, Python does.
-    assert "needs a container that holds" in done.stderr or "No module named" in done.stdout, done
+    assert "needs a container with" in done.stderr or "No module named" in done.stdout, done

@@ -149,9 +149,9 @@ def test_a_real_run_is_as_its_plan_said() -> None:
 
 def test_what_cannot_be_fitted_is_refused() -> None:
     plan = a_plan(BASE)
-    with pytest.raises(RefusedInput, match="15 steps or more"):
+    with pytest.raises(RefusedInput, match="at least 15 steps"):
         fit_run(run_rows(1.0, 10**9, count=14), plan, BASE, name="x", source="y")
-    with pytest.raises(RefusedInput, match="predicts no step time"):
+    with pytest.raises(RefusedInput, match="has no predicted step time"):
         fit_run(run_rows(1.0, 10**9), plan.model_copy(update={"step_time_s": None}), BASE, name="x", source="y")
 
 

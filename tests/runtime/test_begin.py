@@ -101,7 +101,7 @@ def test_a_run_goes_on_from_its_newest_whole_checkpoint(data: Path, tmp_path: Pa
         assert all("is damaged: __0_" in row["reason"] for row in passed)
         (other,) = events(name, "checkpoint_of_another_run")
         assert "is of run base, of the same recipe" in other["reason"]
-    assert "no checkpoint of this run is whole (steps [6, 4, 2]" in reason("all")
+    assert "all checkpoints of this run are damaged (steps [6, 4, 2]" in reason("all")
     assert saved_steps(tmp_path / "all" / "checkpoints") == [2, 4, 6], "nothing is renamed: the next start says it too"
     assert "iter_0000006 is of run other, of another recipe" in reason("stranger")
     for field in others:

@@ -26,7 +26,7 @@ FULL = "no space is left on the disk"
         (OSError(errno.ENOSPC, "No space left on device", "/x/common.pt"), "crash", False, f"{FULL} at /x/common.pt"),
         (OSError(errno.EDQUOT, "Disk quota exceeded"), "crash", False, FULL),
         (RuntimeError("[enforce fail at inline_container.cc] No space left on device"), "crash", False, FULL),
-        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB."), "crash", False, "memory is full"),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB."), "crash", False, "out of GPU memory"),
         (OSError(errno.EIO, "Input/output error", "/x"), "crash", True, "Input/output error"),
         (RuntimeError("NCCL error: remote process\nexited"), "crash", True, "NCCL error: remote process exited"),
         (KeyError(), "crash", True, "KeyError"),

@@ -79,7 +79,7 @@ CHECKPOINT_FILES: dict[str, tuple[Callable[[Path, Any], None], str]] = {
     "common": (_in_common, "common.pt names posix.mkdir, which is no data"),
     "rng": (_in_an_object("rng_state"), "object rng_state/shard_0.0_1.1 names posix.mkdir"),
     "scaling": (_as_scaling, "linear_fc1._extra_state names posix.mkdir"),
-    "outside": (_outside, "names '../../elsewhere', which is no file of its folder"),
+    "outside": (_outside, "refers to '../../elsewhere', which is not a file in its folder"),
 }
 
 

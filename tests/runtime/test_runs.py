@@ -268,7 +268,7 @@ def test_a_fork_with_other_data(finished: RunDir, place: Place, data: Path) -> N
     assert manifest["lineage"] == {"run": finished.root.name, "step": 4}
     assert "new_data_epoch" in [row["kind"] for row in read_lines(fork.run.events)]
     rows = latest_rows(fork.run.metrics, "train")
-    assert [(row["step"], row["consumed_samples"]) for row in rows] == [(5, 8), (6, 16)], "the data begin anew"
+    assert [(row["step"], row["consumed_samples"]) for row in rows] == [(5, 8), (6, 16)], "the data restart"
     before = read_metadata(checkpoint_folder(finished.checkpoints, 4)).tokens_by_source
     after = read_metadata(checkpoint_folder(fork.run.checkpoints, 6)).tokens_by_source
     a, b = str(data / "a"), str(data / "b")

@@ -108,7 +108,7 @@ def test_slurm_a_job_without_its_image_ends_with_one_sentence(
         assert f"container image {image} is not there" in outcome["reason"]
         assert IMPORT.format(image) in outcome["reason"]
     else:
-        assert f"examples/nlp/gpt/train_gpt_{kind}.py is not there" in outcome["reason"]
+        assert f"examples/nlp/gpt/train_gpt_{kind}.py does not exist" in outcome["reason"]
         assert IMPORT.format("nemo.sqsh") in outcome["reason"]
     assert job.word == "failed"
     assert "not requeued" in log(run) or "stopped:" in log(run)

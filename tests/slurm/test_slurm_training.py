@@ -125,7 +125,7 @@ def test_slurm_training_is_stopped_and_goes_on(house: Path, alone: RunDir) -> No
     assert (first.kind, first.lost_steps, second.kind) == ("saved", 0, "completed")
     told = colosseum(house, "jobs", "history", run.root.name)
     assert "stopped on request at step" in told
-    assert "passed over" not in colosseum(house, "jobs", "logs", run.root.name)
+    assert "skipped:" not in colosseum(house, "jobs", "logs", run.root.name)
 
 
 CAMPAIGN = """

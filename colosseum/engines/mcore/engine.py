@@ -40,7 +40,7 @@ class McoreEngine:
         """What this runtime cannot do yet; the rules between fields (``recipe/rules.py``) are megatron-core's."""
         faults = []
         if recipe.data.reset_attention_mask:
-            rule = "engine mcore attends across documents; reset_position_ids and eod_mask_loss work"
+            rule = "engine mcore always attends across documents; reset_position_ids and eod_mask_loss are supported"
             faults.append(Fault(path="data.reset_attention_mask", value=True, rule=rule, nearest=(False,)))
         masks = [name for name in ("eod_mask_loss", "reset_position_ids") if getattr(recipe.data, name)]
         if masks and recipe.tokenizer.kind != "null" and recipe.tokenizer.path is None:
@@ -48,14 +48,14 @@ class McoreEngine:
             faults.append(Fault(path="tokenizer.path", value=None, rule=rule))
         task = recipe.task
         if task.kind == "dpo" and task.loss.startswith("rpo"):
-            rule = "engine mcore reads no rewards of pairs, which this loss compares with"
+            rule = "engine mcore does not read rewards of pairs, which this loss needs"
             faults.append(Fault(path="task.loss", value=task.loss, rule=rule, nearest=("dpo", "ipo", "ipo_by_token")))
         if task.kind == "dpo" and task.reference != "precomputed" and recipe.precision.fp8_params is True:
-            rule = "a copy of the reference cannot take the place of weights that are kept in FP8"
+            rule = "a copy of the reference cannot be swapped in while weights are stored in FP8"
             faults.append(Fault(path="task.reference", value=task.reference, rule=rule, nearest=("precomputed",)))
         faults += _lora_faults(recipe)
         if task.kind != "cpt" and recipe.tokenizer.kind != "tokenizer_json":
-            rule = "engine mcore tokenises rows with a tokenizer.json"
+            rule = "engine mcore needs a tokenizer.json for sft and dpo"
             faults.append(
                 Fault(path="tokenizer.kind", value=recipe.tokenizer.kind, rule=rule, nearest=("tokenizer_json",))
             )

@@ -82,7 +82,7 @@ class MegatronLmEngine:
             not pipelined or overlap.p2p == "auto" or overlap.batch_p2p in ("auto", not overlap.p2p),
             "overlap.batch_p2p",
             overlap.batch_p2p,
-            "batches pipeline sends exactly when it does not overlap them; mcore can do neither",
+            "batches pipeline sends whenever it does not overlap them; mcore can switch both off",
             not overlap.p2p,
         )
         found.unless_weights_alone(recipe)

@@ -136,14 +136,14 @@ def _layout(recipe: Recipe, found: Refusals) -> None:
     par, rec = recipe.parallelism, recipe.recompute
     for name in ("first_stage_layers", "last_stage_layers"):
         value = getattr(par, name)
-        rule = "wants as many layers on every pipeline rank; mcore, megatron-lm and nemo2 can"
+        rule = "needs the same number of layers on every pipeline rank; mcore, megatron-lm and nemo2 do not"
         found.unless(value is None, f"parallelism.{name}", value, rule, None)
     embedding, loss = par.account_for_embedding_in_pipeline_split, par.account_for_loss_in_pipeline_split
     found.unless(
         embedding == loss,
         "parallelism.account_for_loss_in_pipeline_split",
         loss,
-        "counts embedding and loss as layers only together; mcore and megatron-lm also one of them",
+        "counts embedding and loss as layers only together; mcore and megatron-lm can count one of them",
         embedding,
     )
     plain = rec.granularity != "selective" or rec.modules == ("core_attn",)
@@ -167,7 +167,7 @@ def _precision(recipe: Recipe, found: Refusals) -> None:
 def _checkpoint(recipe: Recipe, found: Refusals) -> None:
     checkpoint = recipe.checkpoint
     found.unless_weights_alone(recipe)
-    rule = "begins with a finished run's last weights (.nemo), not with one of its steps"
+    rule = "starts from the last weights (.nemo) of a complete run, not from one of its steps"
     by_step = checkpoint.source.startswith("run:") and "@" in checkpoint.source
     found.unless(not by_step, "checkpoint.from", checkpoint.source, rule, checkpoint.source.partition("@")[0])
 
@@ -195,20 +195,20 @@ def _alignment(recipe: Recipe, found: Refusals) -> None:
     if task.kind == "dpo":
         rule = "NeMo-Aligner's DPO has no context parallelism (only its branch dev has)"
         found.unless(cp == 1, "parallelism.cp", cp, rule, 1)
-        rule = "NeMo-Aligner swaps the reference policy in from host memory, always"
+        rule = "NeMo-Aligner always swaps the reference policy in from host memory"
         found.unless(task.reference == "host", "task.reference", task.reference, rule, "host")
-        rule = "NeMo-Aligner's reference policy is the checkpoint that training begins with"
+        rule = "NeMo-Aligner's reference policy is the checkpoint that training starts from"
         found.unless(task.reference_from is None, "task.reference_from", task.reference_from, rule)
-        rule = "NeMo-Aligner's IPO is of sums over a response's tokens"
+        rule = "NeMo-Aligner's IPO sums over the tokens of a response"
         found.unless(task.loss != "ipo_by_token", "task.loss", task.loss, rule, "ipo")
-        found.unless(task.shuffle, "task.shuffle", False, "NeMo-Aligner's DPO shuffles, always", True)
+        found.unless(task.shuffle, "task.shuffle", False, "NeMo-Aligner's DPO always shuffles", True)
     else:
-        rule = "NeMo-Aligner's SFT takes context parallelism only with packed data; nemo2 can"
+        rule = "NeMo-Aligner's SFT supports context parallelism only with packed data; nemo2 can use it without"
         found.unless(cp == 1, "parallelism.cp", cp, rule, 1)
     for name in ("train", "validation"):
         value = getattr(recipe.data, name)
         found.unless(value is not None, f"data.{name}", value, f"NeMo-Aligner needs a {name} file")
-    rule = "NeMo-Aligner begins with a checkpoint: its configuration is the model's"
+    rule = "NeMo-Aligner needs a checkpoint: it reads the model's configuration from it"
     source = recipe.checkpoint.source
     found.unless(source != "none", "checkpoint.from", source, rule)
     rule = "NeMo-Aligner has no asynchronous saves"

@@ -59,7 +59,7 @@ def from_text(text: str, name: str) -> Imported:
     if faults := [fault for fault in scanned.faults if fault.rule != REFERENCE_RULE]:
         raise RefusedInput(faults)
     if not isinstance(scanned.data, dict):
-        raise RefusedInput([Fault(path="FILE", value=name, rule="is no YAML mapping")])
+        raise RefusedInput([Fault(path="FILE", value=name, rule="is not a YAML mapping")])
     return read(scanned.data)
 
 

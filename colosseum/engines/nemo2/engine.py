@@ -63,7 +63,7 @@ class Nemo2Engine:
     def faults(self, recipe: Recipe) -> list[Fault]:
         found = common_faults(self.name, recipe)
         kind = recipe.task.kind
-        found.unless(kind != "dpo", "task.kind", kind, "has no DPO; nemo1 (NeMo-Aligner) has", "cpt", "sft")
+        found.unless(kind != "dpo", "task.kind", kind, "has no DPO; nemo1 (NeMo-Aligner) does", "cpt", "sft")
         _numerics(recipe, found)
         _checkpoint(recipe, found)
         if kind == "sft":
@@ -128,10 +128,10 @@ def _numerics(recipe: Recipe, found: Refusals) -> None:
 
 def _checkpoint(recipe: Recipe, found: Refusals) -> None:
     checkpoint = recipe.checkpoint
-    rule = "begins a run with weights, or weights and optimizer; mcore also continues data and rng"
+    rule = "loads weights, or weights and optimizer; mcore also loads data and rng"
     weights = checkpoint.load in (("weights",), ("weights", "optimizer"))
     found.unless(checkpoint.source == "none" or weights, "checkpoint.load", list(checkpoint.load), rule, ["weights"])
-    rule = "begins with a checkpoint folder of NeMo 2: name its path (RUN/nemo/checkpoints/…)"
+    rule = "needs the path of a NeMo 2 checkpoint folder (RUN/nemo/checkpoints/…)"
     found.unless(not checkpoint.source.startswith("run:"), "checkpoint.from", checkpoint.source, rule)
 
 
@@ -146,7 +146,7 @@ def _sft(recipe: Recipe, found: Refusals) -> None:
     if data.train is not None and data.validation is not None:
         together = PurePosixPath(data.train).parent == PurePosixPath(data.validation).parent
         found.unless(together, "data.validation", data.validation, "must lie in the folder of data.train")
-    found.unless(task.shuffle, "task.shuffle", False, "shuffles, always; nemo1 need not", True)
+    found.unless(task.shuffle, "task.shuffle", False, "always shuffles; with nemo1 it can be off", True)
     known = total_steps(recipe) > 0
-    rule = "counts steps: data.train_samples makes them of train.epochs"
+    rule = "needs a number of steps: set data.train_samples to convert train.epochs"
     found.unless(known, "data.train_samples", data.train_samples, rule)

@@ -114,14 +114,14 @@ def open_data(recipe: Recipe, part: Part, cache: Path) -> AlignedData:
     """
     file = recipe.data.train if part == "train" else recipe.data.validation
     if file is None:
-        raise ConfigFailure(f"data.{'train' if part == 'train' else 'validation'} names no file")
+        raise ConfigFailure(f"data.{'train' if part == 'train' else 'validation'} is not set")
     found: list[Any] = [None]
     if not dist.is_initialized() or dist.get_rank() == 0:
         try:
             spec = spec_of(recipe)
             vocabulary = encoder_of(spec).vocab_size
             if vocabulary > recipe.model.vocab_size:
-                sizes = f"has {vocabulary} tokens and model.vocab_size is {recipe.model.vocab_size}"
+                sizes = f"has {vocabulary} tokens, but model.vocab_size is {recipe.model.vocab_size}"
                 raise ConfigFailure(f"{recipe.tokenizer.path} {sizes}")
             cache.mkdir(parents=True, exist_ok=True)
             found = [str(build_cache(Path(file), spec, cache).folder)]

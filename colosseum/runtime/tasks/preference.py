@@ -57,5 +57,5 @@ class CollapseWatch:
             return None
         self._told = True
         fields = {"reward_chosen": chosen_now, "reward_rejected": rejected_now, "margin": margin_now}
-        reason = "log-probabilities of chosen and rejected answers both fall while the margin grows"
+        reason = "log-probabilities of chosen and rejected responses both decrease while the margin grows"
         return Event(kind="preference_collapse", fields={**fields, "reason": reason})
