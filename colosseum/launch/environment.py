@@ -10,7 +10,7 @@ import os
 from colosseum.engines.base import Setting
 from colosseum.engines.registry import engine_of
 from colosseum.errors import Fault
-from colosseum.planning.plan import Plan
+from colosseum.planning.plan import Layout, Plan
 from colosseum.recipe.schema import Recipe
 from colosseum.recipe.site import secret_faults, twice_faults
 
@@ -35,8 +35,9 @@ def engine_settings(recipe: Recipe, plan: Plan) -> list[Setting]:
             "1",
             "kernels start in launch order: communication overlaps; Megatron asks for it",
         )
-    for direction in ("FWD", "BWD"):
-        put(f"NVTE_{direction}_LAYERNORM_SM_MARGIN", "16", "layer norms leave SMs to data-parallel communication")
+    if _communicates_beside_layer_norms(layout):
+        for direction in ("FWD", "BWD"):
+            put(f"NVTE_{direction}_LAYERNORM_SM_MARGIN", "16", "layer norms leave SMs to overlapped communication")
     put("NCCL_NVLS_ENABLE", "0", "NVLink SHARP buffers cost memory and are not used")
     put("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", "less fragmentation of GPU memory")
     put("TORCH_NCCL_HIGH_PRIORITY", "1", "communication kernels go first")
@@ -50,6 +51,12 @@ def engine_settings(recipe: Recipe, plan: Plan) -> list[Setting]:
     for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"):
         put(name, "2000", "collectives the flight recorder keeps; torch has had two names for it")
     return found
+
+
+def _communicates_beside_layer_norms(layout: Layout) -> bool:
+    """Whether collectives overlap compute: of gradients and weights between replicas, or of tensor parallelism."""
+    between_replicas = layout.dp * layout.cp > 1 and (layout.grad_reduce_overlap or layout.param_gather_overlap)
+    return between_replicas or (layout.tp > 1 and layout.tp_comm_overlap)
 
 
 def settings(recipe: Recipe, plan: Plan) -> list[Setting]:
