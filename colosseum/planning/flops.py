@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from colosseum.recipe.schema import Model
+from colosseum.recipe.schema import Model, padded_vocab
 
 Array = npt.NDArray[np.float64]
 
@@ -99,8 +99,7 @@ class Shape:
 
     def padded_vocab(self, tp: Any) -> Any:
         """Embedding rows at a tensor-parallel size (array or int)."""
-        unit = self.vocab_unit * tp
-        return -(-self.vocab // unit) * unit
+        return padded_vocab(self.vocab, self.vocab_unit, tp)
 
 
 def model_flops_per_token(shape: Shape, seq_length: int, *, causal: bool) -> float:

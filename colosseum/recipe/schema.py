@@ -137,6 +137,12 @@ class DpoTask(Section):
 Task = Annotated[CptTask | SftTask | DpoTask, Field(discriminator="kind")]
 
 
+def padded_vocab(rows: int, divisible_by: int, tp: Any) -> Any:
+    """``rows`` rounded up to a multiple of ``divisible_by * tp`` (Megatron's rule); ``tp``: an int or an array."""
+    unit = divisible_by * tp
+    return -(-rows // unit) * unit
+
+
 class Model(Section):
     """A dense GPT; field names are megatron-core's."""
 
@@ -185,9 +191,8 @@ class Model(Section):
         return self.gated_linear_unit and self.activation_func == "silu"
 
     def padded_vocab(self, tp: int) -> int:
-        """Embedding rows after padding to a multiple of ``make_vocab_size_divisible_by * tp`` (Megatron's rule)."""
-        unit = self.make_vocab_size_divisible_by * tp
-        return -(-self.vocab_size // unit) * unit
+        """Embedding rows after padding."""
+        return int(padded_vocab(self.vocab_size, self.make_vocab_size_divisible_by, tp))
 
 
 class Tokenizer(Section):

@@ -186,3 +186,18 @@ def test_what_is_kept_is_told(resolved: Resolved) -> None:
 def test_time_per_run_leaves_room_for_a_save(limit: str, says: str, resolved: Resolved) -> None:
     found = config(resolved("colosseum-355b/sft", "engine=nemo1", f"resources.time_limit={limit}"))
     assert found["exp_manager"]["max_time_per_run"] == says
+
+
+def test_a_nemo_file_of_another_model_is_refused_on_the_login_node(resolved: Resolved, tmp_path: Path) -> None:
+    file = tmp_path / "model_config.yaml"
+
+    def faults(**holds: object) -> dict[str, tuple[object, ...]]:
+        file.write_text(yaml.safe_dump(holds))
+        recipe = resolved("colosseum-355b/cpt-4k-bf16", *CPT, f"checkpoint.from={tmp_path}")
+        return {fault.path: fault.nearest for fault in Nemo1Engine().source_faults(recipe, tmp_path)}
+
+    ours = {"num_layers": 96, "hidden_size": 18432, "num_query_groups": 8, "override_vocab_size": 256000}
+    assert faults(**ours) == {}
+    assert faults(**ours | {"num_query_groups": None, "ffn_hidden_size": "${multiply:4,${.hidden_size}}"}) == {}
+    assert faults(**ours | {"num_layers": 95}) == {"model.num_layers": (95,)}
+    assert faults(**ours | {"override_vocab_size": 256128}) == {"model.vocab_size": (256128,)}

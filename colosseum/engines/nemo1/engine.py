@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -125,11 +125,40 @@ class Nemo1Engine:
         return f"run:{run.root.resolve().name}"
 
     def source_faults(self, recipe: Recipe, runs: Path) -> list[Fault]:
-        return no_source(recipe, file=True)  # a .nemo can be one file
+        """A .nemo, file or folder, of this model; an alignment takes its model from there."""
+        if found := no_source(recipe, file=True):
+            return found
+        source = recipe.checkpoint.source
+        path = runs / source.removeprefix("run:") / FINAL_NEMO if source.startswith("run:") else Path(source)
+        holds = configuration(path) if recipe.task.kind == "cpt" else None
+        return [] if holds is None else list(_other_model(recipe, holds))
 
     def model_of(self, checkpoint: Path) -> Mapping[str, Any] | None:
         found = configuration(checkpoint)
         return None if found is None else {key: found[key] for key in SHAPE if found.get(key) is not None}
+
+
+def _other_model(recipe: Recipe, holds: Mapping[str, Any]) -> Iterator[Fault]:
+    """Sizes of the recipe's model that are not those of the checkpoint's configuration, where that has a number."""
+    model = recipe.model
+    ours = {
+        "num_layers": model.num_layers,
+        "hidden_size": model.hidden_size,
+        "ffn_hidden_size": model.ffn,
+        "num_attention_heads": model.num_attention_heads,
+        "num_query_groups": model.query_groups,
+    }
+    for name, value in ours.items():
+        if isinstance(holds.get(name), int) and holds[name] != value:
+            rule = f"is {holds[name]} in the configuration of {recipe.checkpoint.source}"
+            yield Fault(path=f"model.{name}", value=value, rule=rule, nearest=(holds[name],))
+    rows, padded = holds.get("override_vocab_size"), model.padded_vocab(int(recipe.parallelism.tp))
+    if isinstance(rows, int) and rows != padded:
+        rule = (
+            f"is padded to {padded} rows, and {recipe.checkpoint.source} has {rows} (override_vocab_size); to keep "
+            f"them: model.vocab_size={rows} model.make_vocab_size_divisible_by=1"
+        )
+        yield Fault(path="model.vocab_size", value=model.vocab_size, rule=rule, nearest=(rows,))
 
 
 def _layout(recipe: Recipe, found: Refusals) -> None:

@@ -18,7 +18,7 @@ from colosseum.recipe.scan import REFERENCE_RULE, scan
 _SAME = {
     "model": """num_layers hidden_size num_attention_heads ffn_hidden_size num_query_groups kv_channels
         layernorm_epsilon add_bias_linear tied_embeddings position_embedding_type rotary_percent rope_base
-        hidden_dropout attention_dropout init_method_std make_vocab_size_divisible_by""",
+        hidden_dropout attention_dropout init_method_std""",
     "data": "eod_mask_loss reset_position_ids reset_attention_mask cache_dir",
     "batch": "gbs mbs seq_length",
     "parallelism": "tp pp cp sequence_parallel",
@@ -144,8 +144,12 @@ def _special(put: dict[str, Any], take: Any, task: str) -> None:
     if normalization is not None:
         put["model.normalization"] = "RMSNorm" if normalization == "rmsnorm" else "LayerNorm"
         put["model.layernorm_zero_centered_gamma"] = normalization == "layernorm1p"
-    if size := take("model.override_vocab_size", int):
-        put["model.vocab_size"] = size
+    unit, rows = take("model.make_vocab_size_divisible_by", int), take("model.override_vocab_size", int)
+    if rows:
+        # NeMo then has just these rows, at any TP, and reads no padding unit.
+        put["model.vocab_size"], unit = rows, 1
+    if unit:
+        put["model.make_vocab_size_divisible_by"] = unit
     put["parallelism.vpp"] = take("model.virtual_pipeline_model_parallel_size") or 1
     put["recompute.granularity"] = take("model.activations_checkpoint_granularity") or "none"
     fp32 = str(take("trainer.precision")) in ("32", "32-true")
