@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import getpass
 import json
+import math
 import os
+import re
+import resource
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,7 +22,7 @@ from colosseum.bundle import SLURM_SCRIPT, write_bundle
 from colosseum.errors import EnvironmentFault, RefusedInput
 from colosseum.launch.bundles.compile import compile_bundle
 from colosseum.launch.runs import jobs
-from colosseum.launch.runs.jobs import jobs_of
+from colosseum.launch.runs.jobs import job_of, jobs_of
 from colosseum.launch.runs.submit import new_run, start
 from colosseum.launch.slurm import commands, job_script
 from colosseum.launch.slurm.commands import SlurmScheduler
@@ -28,10 +35,16 @@ from tests.slurm.runs import log, stand_in_run, submit, until, until_ended
 
 NASTY = """a'b "c" $(touch pwned) `touch pwned` ${HOME} \\ \\\\ ; & | > < * ? ~ # %j é漢 !"""
 SHOW = """
-import json, os, pathlib
-names = ("SITE", "PYXIS_STUB_CONTAINER_IMAGE", "PYXIS_STUB_CONTAINER_WORKDIR", "PYXIS_STUB_CONTAINER_MOUNTS")
-pathlib.Path("seen.json").write_text(json.dumps({name: os.environ.get(name) for name in names}))
+import json, os, pathlib, resource
+limits = {n: resource.getrlimit(getattr(resource, n)) for n in dir(resource) if n.startswith("RLIMIT_")}
+pathlib.Path("seen.json").write_text(json.dumps({"env": dict(os.environ), "limits": limits}))
 """
+"""A rank that writes down what it was given."""
+RANK = {"MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"}
+OURS = {f"COLOSSEUM_{word}" for word in ("RUN", "ATTEMPT", "STOP_AFTER_STEP", "GPUS_PER_NODE", "SCRATCH")}
+CACHES = {"TRITON_CACHE_DIR", "CUDA_CACHE_PATH", "TORCHINDUCTOR_CACHE_DIR", "HF_DATASETS_CACHE"}
+TRACES = {"TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"}
+OF_SLURM = re.compile(r"SLURMD?_|SRUN_|PYXIS_STUB_|ENVIRONMENT$|HOSTNAME$|TMPDIR$")
 
 
 @pytest.fixture(autouse=True)
@@ -75,30 +88,111 @@ def test_slurm_refusals_name_the_field(tmp_path: Path, word: str, sentence: str)
     assert sentence in str(refused.value)
 
 
-def test_slurm_gets_every_text_literally(slurm: DevSlurm, tmp_path: Path) -> None:
-    recipe = load("debug/cpt-4k-bf16", cluster="dev-slurm").recipe
-    data = recipe.as_data()
-    data["cluster"]["env"] = {"SITE": NASTY}
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the rank of a job was given."""
+
+    run: RunDir
+    scratch: Path
+    submitter: Mapping[str, str]
+    """Environment in which the job was submitted."""
+    env: Mapping[str, str]
+    limits: Mapping[str, tuple[int, int]]
+    """Soft and hard, by the name in ``resource``."""
+
+
+@pytest.fixture(scope="module")
+def told(slurm: DevSlurm, tmp_path_factory: pytest.TempPathFactory) -> Told:
+    """A job whose every text is hostile, submitted where the site's variables and limits are hostile too."""
+    root = tmp_path_factory.mktemp("told")
+    scratch = root / "this node's $(touch pwned) disk"
+    scratch.mkdir()
+    data = load("debug/cpt-4k-bf16", ["hardware=h100-sxm"], cluster="dev-slurm").recipe.as_data()
+    data["cluster"]["env"] = {"SITE": NASTY, "HF_HUB_CACHE": "/hub"}
     data["cluster"]["slurm"]["extra"] = [f"--comment={NASTY}"]
     data["cluster"]["container"] = {"image": NASTY, "mounts": [f"/a b:{NASTY}"], "workdir": NASTY}
-    data["cluster"]["paths"]["data"] = f"/{NASTY}"
-    runs = tmp_path / "runs it's $(touch pwned) & more"
-    run = _run_of(Recipe.from_data(data), runs, sys.executable, "-c", SHOW)
-    job = submit(run)
-    assert until_ended(run).word == "complete"
-    seen = json.loads((run.root / "seen.json").read_text())
-    mounts = f"{runs}:{runs},/a b:{NASTY},/{NASTY}:/{NASTY}"
-    assert seen == {
+    data["cluster"]["paths"] |= {"data": f"/{NASTY}", "scratch": str(scratch)}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in slurm.env.items():
+            patch.setenv(name, value)
+        patch.setenv("XDG_CONFIG_HOME", "/nonexistent")
+        run = _run_of(Recipe.from_data(data), root / "runs it's $(touch pwned) & more", sys.executable, "-c", SHOW)
+        patch.setenv("SLURM_EXPORT_ENV", "NONE")
+        patch.setenv("NCCL_DEBUG", "INFO")
+        patch.setenv("OF_THE_SUBMITTER", "inherited")
+        submitter = dict(os.environ)
+        with _low_limits():
+            submit(run)
+        assert until_ended(run).word == "complete", log(run)
+        return Told(run, scratch, submitter, **json.loads((run.root / "seen.json").read_text()))
+
+
+@contextmanager
+def _low_limits() -> Iterator[None]:
+    """Soft limits that Slurm gives a job from the shell that submits it."""
+    low = {resource.RLIMIT_NOFILE: 512, resource.RLIMIT_STACK: 4 << 20, resource.RLIMIT_MEMLOCK: 64 << 10}
+    before = {kind: resource.getrlimit(kind) for kind in low}
+    try:
+        for kind, soft in low.items():
+            resource.setrlimit(kind, (soft, before[kind][1]))
+        yield
+    finally:
+        for kind, limits in before.items():
+            resource.setrlimit(kind, limits)
+
+
+def test_slurm_gets_every_text_literally(slurm: DevSlurm, told: Told) -> None:
+    runs, scratch = told.run.root.parent, told.scratch
+    expected = {
         "SITE": NASTY,
         "PYXIS_STUB_CONTAINER_IMAGE": NASTY,
         "PYXIS_STUB_CONTAINER_WORKDIR": NASTY,
-        "PYXIS_STUB_CONTAINER_MOUNTS": mounts,
+        "PYXIS_STUB_CONTAINER_MOUNTS": f"{runs}:{runs},/a b:{NASTY},/{NASTY}:/{NASTY},{scratch}:{scratch}",
     }
+    assert {name: told.env.get(name) for name in expected} == expected
     # squeue 22.05 prints all jobs with --json, whatever --jobs says.
+    job = job_of(told.run).submission.job_id
     jobs = json.loads(slurm.run("squeue", "--json", "--states=all", f"--jobs={job}").stdout)["jobs"]
     (known,) = [one for one in jobs if str(one["job_id"]) == str(job)]
     assert known["comment"] == NASTY
-    assert not list(tmp_path.rglob("pwned"))
+    assert not list(runs.parent.rglob("pwned"))
+
+
+def test_slurm_ranks_have_the_limits_that_training_needs(told: Told) -> None:
+    """RDMA locks memory, data loaders open many files, and a core file has the size of a rank's memory."""
+    wanted = {"RLIMIT_MEMLOCK": math.inf, "RLIMIT_STACK": math.inf, "RLIMIT_NOFILE": 1 << 20}
+    for name, value in wanted.items():
+        soft, hard = (math.inf if limit == resource.RLIM_INFINITY else limit for limit in told.limits[name])
+        assert soft == min(value, hard), name
+    assert told.limits["RLIMIT_CORE"] == [0, 0]
+
+
+def test_slurm_ranks_find_caches_and_traces_where_the_cluster_file_says(told: Told) -> None:
+    caches = told.scratch / f"colosseum-{getpass.getuser()}"
+    traces = str(told.run.attempt(0).nccl_traces)
+    expected = {
+        "NCCL_DEBUG": "WARN",  # not the submitter's
+        "TRITON_CACHE_DIR": str(caches / "triton"),
+        "CUDA_CACHE_PATH": str(caches / "cuda"),
+        "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
+        "HF_DATASETS_CACHE": str(caches / "hf-datasets"),
+        "HF_HUB_CACHE": "/hub",  # the cluster file's own
+        "TORCH_FR_DUMP_TEMP_FILE": traces,
+        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": traces,
+    }
+    assert {name: told.env.get(name) for name in expected} == expected
+    assert oct(caches.stat().st_mode) == "0o40700"
+    assert Path(traces).parent.is_dir()
+
+
+def test_slurm_ranks_inherit_the_submitter_and_nothing_of_the_script(told: Told) -> None:
+    """Also where the site's SLURM_EXPORT_ENV would withhold it."""
+    assert told.env["OF_THE_SUBMITTER"] == "inherited"
+    assert told.submitter.keys() - told.env.keys() <= {"_", "PS1", "SLURM_EXPORT_ENV"}  # a shell's own, and srun's
+    new = {name for name in told.env.keys() - told.submitter.keys() if not OF_SLURM.match(name)}
+    script = (told.run.bundle / SLURM_SCRIPT).read_text()
+    settings = script.partition("\nsettings=(\n")[2].partition("\n)\n")[0]
+    assert new - set(re.findall(r"^  '?(\w+)=", settings, re.MULTILINE)) == RANK | OURS | CACHES | TRACES
 
 
 def test_a_secret_by_reference_reaches_the_ranks_or_stops_the_job(
@@ -118,7 +212,7 @@ def test_a_secret_by_reference_reaches_the_ranks_or_stops_the_job(
     monkeypatch.setenv("SITE", NASTY)
     start(again, recipe, SlurmScheduler())
     assert until_ended(again).word == "complete"
-    assert json.loads((again.root / "seen.json").read_text())["SITE"] == NASTY
+    assert json.loads((again.root / "seen.json").read_text())["env"]["SITE"] == NASTY
     assert NASTY not in (again.bundle / SLURM_SCRIPT).read_text()
 
 
