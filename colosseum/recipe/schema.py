@@ -409,6 +409,8 @@ class Slurm(Section):
     reservation: Text | None = None
     constraint: Text | None = None
     exclude: tuple[Text, ...] = ()
+    switches: Count | None = Field(None, description="leaf switches that a job may span; null = any number")
+    switches_wait: Duration | None = Field(None, description="after which it takes any number; null = the site's limit")
     gpu_request: GpuRequest = Field("gpus-per-node", description="none, gres or gpus-per-node; with a type: gres:h100")
     exclusive: bool = True
     mpi: Text | None = Field(None, description="srun --mpi plugin; null = the site's default")

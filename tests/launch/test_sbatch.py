@@ -70,6 +70,22 @@ def test_a_whole_node_is_not_given_up_again(option: str) -> None:
     assert paths("false") == []
 
 
+def test_a_job_waits_for_switches_only_if_it_names_some() -> None:
+    lines = compiled("cluster.slurm.switches=2", "cluster.slurm.switches_wait=90m").script.splitlines()
+    assert "#SBATCH --switches=2@0-01:30:00" in lines
+    assert "#SBATCH --switches=2" in compiled("cluster.slurm.switches=2").script.splitlines()
+    with pytest.raises(RefusedInput, match=r"switches_wait.*needs slurm\.switches"):
+        compiled("cluster.slurm.switches_wait=90m")
+
+
+def test_a_scratch_folder_is_absolute_and_mounted() -> None:
+    lines = compiled("cluster.paths.scratch=/raid/x").script.splitlines()
+    assert "scratch=/raid/x" in lines
+    assert any(line.startswith("mounts=") and line.endswith(",/raid/x:/raid/x") for line in lines)
+    with pytest.raises(RefusedInput, match=r"paths\.scratch.*absolute"):
+        compiled("cluster.paths.scratch=x")
+
+
 def test_a_job_of_more_nodes_than_the_cluster_has_is_said() -> None:
     said = {nodes: warnings(compiled(f"cluster.nodes={nodes}")) for nodes in (359, 360)}
     sentence = "the job needs 360 nodes and cluster dgx-h100 has 359 (cluster.nodes)"

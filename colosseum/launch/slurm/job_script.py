@@ -18,11 +18,13 @@ from colosseum.recipe.schema import Recipe
 from colosseum.units import parse_duration_s, slurm_time
 
 _OPTION = re.compile(r"--([a-z][a-z-]*)(?:=(.*))?", re.DOTALL)
-# Options that the rest of the script relies on; an abbreviation of one reaches it too (getopt_long).
-_OWNED = """array begin chdir container- dependency deadline error export export-file gpus gpus-per-node gpus-per-socket
-    gpus-per-task gres input job-name kill-on-invalid-dep nodes no-requeue ntasks ntasks-per-core ntasks-per-gpu
-    ntasks-per-node ntasks-per-socket tasks-per-node open-mode output parsable quiet requeue signal workdir
-    test-only time wait wrap account constraint exclude partition qos reservation exclusive"""
+# Options that we set, and those that would change what the script relies on: tasks and GPUs by another name, which rank
+# runs where, whether a job whose node fails is requeued, its limits, its cluster, that it is submitted at all.
+_OWNED = """account array begin chdir cluster clusters constraint container container- dependency deadline distribution
+    error exclude exclusive export export-file gpu-bind gpus gpus-per-node gpus-per-socket gpus-per-task gres input
+    job-name kill-on-invalid-dep no-kill no-requeue nodes ntasks ntasks-per-core ntasks-per-gpu ntasks-per-node
+    ntasks-per-socket ntasks-per-tres open-mode output parsable partition qos requeue reservation signal switches
+    tasks-per-node test-only time time-min tres-per-task wait workdir"""
 # What a whole node (slurm.exclusive) asks for already; oversubscribe and its old name share would give it up again.
 _OF_EXCLUSIVE = "mem mem-per-cpu mem-per-gpu oversubscribe share"
 # sbatch reads an option into 8 KiB; every character may need a backslash.
@@ -54,12 +56,12 @@ def faults(recipe: Recipe) -> list[Fault]:
         match = _OPTION.fullmatch(text)
         if match is None:
             fault("slurm.extra", text, "an option must have the form --name or --name=value")
-        elif owner := next(
-            (o for o in _OWNED.split() if o.startswith(match[1]) or match[1].startswith("container-")), None
-        ):
+        elif owner := _meant(match[1], _OWNED):
             fault("slurm.extra", text, f"--{owner} is set from the recipe and the cluster file's own fields")
-        elif slurm.exclusive and any(o.startswith(match[1]) for o in _OF_EXCLUSIVE.split()):
+        elif slurm.exclusive and _meant(match[1], _OF_EXCLUSIVE):
             fault("slurm.extra", text, "slurm.exclusive already requests whole nodes with all their memory (--mem=0)")
+    if slurm.switches_wait is not None and slurm.switches is None:
+        fault("slurm.switches_wait", slurm.switches_wait, "needs slurm.switches: nothing else is waited for")
     if len(",".join(slurm.exclude)) > _LONGEST:
         fault("slurm.exclude", f"{len(slurm.exclude)} names", f"must be shorter than {_LONGEST} characters in all")
     if slurm.launch == "torchrun" and cluster.numa_binding:
@@ -72,6 +74,13 @@ def faults(recipe: Recipe) -> list[Fault]:
     if container and (cluster.venv or cluster.modules):
         fault("venv" if cluster.venv else "modules", cluster.venv or cluster.modules, "has no effect in a container")
     return found + environment.faults(recipe)
+
+
+def _meant(name: str, options: str) -> str | None:
+    """The first of the options that a name reaches: sbatch also takes an abbreviation (getopt_long)."""
+    if name.startswith("container-"):  # a plugin's: pyxis has many
+        name = "container-"
+    return next((option for option in options.split() if option.startswith(name)), None)
 
 
 def _image_rule(image: str) -> tuple[str, tuple[str, ...]] | None:
@@ -171,6 +180,9 @@ def _header(recipe: Recipe, margin: int) -> list[str]:
     options += slurm.placement()
     if slurm.exclude:
         options.append(("exclude", ",".join(slurm.exclude)))
+    if slurm.switches is not None:
+        wait = "" if slurm.switches_wait is None else f"@{slurm_time(parse_duration_s(slurm.switches_wait))}"
+        options.append(("switches", f"{slurm.switches}{wait}"))
     if slurm.exclusive:
         options += [("exclusive", None), ("mem", "0")]
     options += [
