@@ -44,7 +44,7 @@ def _show() -> None:
             ("tasks", ", ".join(about.tasks)),
             ("FP8", ", ".join(about.fp8)),
             ("context parallel", about.cp),
-            ("container", about.container),
+            ("container", str(about.releases or "any with this package, such as docker/Dockerfile.mcore")),
             ("begins from", about.reads),
         ]
         table = columns(rows, padding=(0, 2, 0, 2))

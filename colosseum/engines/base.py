@@ -12,6 +12,9 @@ from colosseum.planning.plan import Plan
 from colosseum.recipe.schema import Recipe
 from colosseum.rundir import RunDir
 
+NEMO_IMAGE = "nvcr.io#nvidia/nemo"
+"""NVIDIA's image of NeMo and what comes with it, without its release."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLaunch:
@@ -33,6 +36,23 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Releases:
+    """The releases of a public image whose engine has the names and options that a renderer was checked against."""
+
+    image: str
+    """Without its release, as pyxis takes it."""
+    first: str
+    last: str
+    """Year and month, ``25.04``."""
+
+    def __str__(self) -> str:
+        return f"{self.image}:{self.first} to {self.last}"
+
+    def __contains__(self, release: str) -> bool:
+        return self.first <= release <= self.last
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class About:
     """An engine in words, for ``colosseum engines`` and the docs."""
 
@@ -43,10 +63,10 @@ class About:
     """Scaling recipes."""
     cp: str
     """Which tasks may use context parallelism."""
-    container: str
-    """A public image that holds it."""
+    releases: Releases | None
+    """Public images that it was verified with; None = any image with this package (docker/Dockerfile.mcore)."""
     image: str
-    """One such image as enroot imports it."""
+    """One image that holds it, as enroot imports it."""
     reads: str
     """Checkpoints it begins from."""
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from colosseum.engines.registry import engine_of
+from colosseum.engines.releases import image_warnings
 from colosseum.errors import Fault, RefusedInput
 from colosseum.planning.constants import Calibration, calibration_for
 from colosseum.planning.nearmiss import NearMisses, near_misses
@@ -40,7 +41,7 @@ class PlanRequest:
         """The recipe and its warnings."""
         loaded = load(self.name, self.overrides, cluster=self.cluster)
         recipe = free_layout(loaded.recipe) if self.free else loaded.recipe
-        return engine_of(recipe.engine).pinned(recipe), loaded.warnings
+        return engine_of(recipe.engine).pinned(recipe), (*loaded.warnings, *image_warnings(recipe))
 
     def solve(self, recipe: Recipe) -> Plan:
         """The plan; where the recipe leaves nothing open, with the layouts it rules out."""

@@ -94,7 +94,7 @@ def find_program(command: dict[str, Any]) -> tuple[Path | None, str]:
     if program.is_file():
         return program, ""
     return None, (
-        "{} does not exist: this run needs a container with {} (cluster file: container.image; to import one: "
+        "{} does not exist: this run needs a container with {} (cluster file: container; to import one: "
         "enroot import -o nemo.sqsh {}), or {} set to its checkout (cluster file: env.{})".format(
             program, command["engine"], command["image"], home["variable"], home["variable"]
         )

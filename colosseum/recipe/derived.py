@@ -5,7 +5,7 @@ Rules, planner, engines, runtime and the job script all use these, so that a pla
 
 from __future__ import annotations
 
-from colosseum.recipe.schema import AUTO, Recipe
+from colosseum.recipe.schema import AUTO, Cluster, EngineName, Recipe
 
 
 def total_steps(recipe: Recipe) -> int | None:
@@ -68,6 +68,18 @@ def nodes_and_ranks(recipe: Recipe) -> tuple[int, int]:
     """Nodes of a job, and ranks on each: one a GPU."""
     gpus, per_node = recipe.resources.gpus, recipe.resources.gpus_per_node
     return (1, gpus) if gpus <= per_node else (gpus // per_node, per_node)
+
+
+def image_of(cluster: Cluster, engine: EngineName) -> str | None:
+    """The container image that an engine's jobs start from; None = bare metal, or no image is named."""
+    container = cluster.container
+    return None if container is None else container.images.get(engine, container.image)
+
+
+def image_field(cluster: Cluster, engine: EngineName) -> str:
+    """The field that ``image_of`` reads."""
+    own = cluster.container is not None and engine in cluster.container.images
+    return f"cluster.container.images.{engine}" if own else "cluster.container.image"
 
 
 def layout_text(tp: int, pp: int, vpp: int, cp: int, dp: int) -> str:

@@ -26,6 +26,7 @@ from omegaconf.errors import OmegaConfBaseException
 from colosseum.errors import Fault, RefusedInput
 from colosseum.recipe import site
 from colosseum.recipe.check import check, placed
+from colosseum.recipe.derived import image_field
 from colosseum.recipe.override import (
     COMMAND_LINE,
     DEFAULT,
@@ -91,7 +92,21 @@ def _load(name: str, overrides: Sequence[str], cluster: str | None) -> Loaded:
     _apply(words, data, provenance, faults)
     faults += [placed(fault, provenance) for fault in resolve_references(data, lambda path: default_of(path, data))]
     recipe = check(data, provenance, faults)
-    return Loaded(recipe=recipe, origins=provenance.origins(), warnings=tuple(repository.warnings))
+    origins = provenance.origins()
+    if ineffective := _ineffective_image(recipe, origins):
+        raise RefusedInput([ineffective])
+    return Loaded(recipe=recipe, origins=origins, warnings=tuple(repository.warnings))
+
+
+def _ineffective_image(recipe: Recipe, origins: Mapping[str, tuple[Setting, ...]]) -> Fault | None:
+    """``cluster.container.image`` on the command line, where the cluster file names the engine's own image."""
+    typed, used = "cluster.container.image", image_field(recipe.cluster, recipe.engine)
+    if used == typed or typed not in origins or origins[typed][-1].where != COMMAND_LINE:
+        return None
+    if origins[used][-1].where == COMMAND_LINE:
+        return None
+    rule = f"has no effect with engine {recipe.engine}: set {used}"
+    return Fault(path=typed, value=origins[typed][-1].value, rule=rule, where=COMMAND_LINE)
 
 
 def load_cluster(name: str | None = None) -> Cluster:
@@ -208,6 +223,12 @@ class _Repository(ConfigRepository):  # type: ignore[misc]  # untyped in hydra
             if warning not in self.warnings and any(found[1].is_relative_to(root) for root in shipped):
                 self.warnings.append(warning)
         return found[0] if found else None
+
+    def folder(self, config_path: str) -> Path:
+        """Where the file of ``group/name`` lies."""
+        found = self.find(config_path)
+        assert found is not None, config_path
+        return found.parent.absolute()
 
     def _roots_of(self, group: str) -> list[Path]:
         """Cluster files come from the user's configuration folder or conf/; other groups never from the former."""
@@ -354,6 +375,8 @@ def _compose(
             layer = {part: layer}
         if not site.is_cluster_file(default.config_path):
             faults += site.take_out(layer, prefix, scanned.lines, shown)
+        elif isinstance(layer, dict):
+            site.anchor(layer.get("cluster"), repository.folder(default.config_path))
         merge(data, layer)
         provenance.record(prefix, scanned.data, {p: f"{shown}:{line + 1}" for p, line in scanned.lines.items()})
     for scanned in repository.scanned.values():

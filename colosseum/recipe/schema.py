@@ -386,10 +386,15 @@ class Paths(Section):
         return {"owner": 0o077, "group": 0o027, "all": 0o022}[self.readable_by]
 
 
+EngineName = Literal["mcore", "megatron-lm", "nemo1", "nemo2"]
+DEFAULT_ENGINE: EngineName = "mcore"
+
+
 class Container(Section):
     """A pyxis/enroot container; null in the cluster file = bare metal."""
 
-    image: Text
+    image: Text | None = Field(None, description="REGISTRY#IMAGE or a file; of the engines that images does not name")
+    images: dict[EngineName, Text] = Field(default={}, description="image by engine")
     mounts: tuple[Text, ...] = Field((), description="src:dst[:flags]")
     workdir: Text | None = None
     mount_home: bool = False
@@ -446,10 +451,6 @@ class Cluster(Section):
     price_per_gpu_hour: Positive | None = None
     currency: Name = "USD"
     node_mtbf_hours: Positive | None = Field(None, description="mean time between failures of one node")
-
-
-EngineName = Literal["mcore", "megatron-lm", "nemo1", "nemo2"]
-DEFAULT_ENGINE: EngineName = "mcore"
 
 
 class Recipe(Section):

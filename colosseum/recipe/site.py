@@ -7,8 +7,9 @@ modules and container image. A recipe is data that people share; it must not be 
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,8 @@ def secret_faults(recipe: Recipe) -> list[Fault]:
     container, slurm = recipe.cluster.container, recipe.cluster.slurm
     texts = {"slurm.extra": slurm.extra, "modules": recipe.cluster.modules, "env_from": recipe.cluster.env_from}
     if container is not None:
-        texts |= {"container.image": (container.image,), "container.mounts": container.mounts}
+        images = {f"container.images.{engine}": (image,) for engine, image in container.images.items()}
+        texts |= {"container.image": (container.image or "",), "container.mounts": container.mounts, **images}
     for path, values in texts.items():
         if any(map(_SECRET_VALUE.search, values)):
             found[f"cluster.{path}"] = None
@@ -97,6 +99,41 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(item)
     elif isinstance(value, str):
         yield value
+
+
+def anchor(cluster: Any, folder: Path) -> None:
+    """Makes the paths of files in a ``cluster`` section (plain data, not checked yet) absolute.
+
+    Of the virtual environment, image files and the sources of mounts: ``~`` is the home, others are read from
+    ``folder``. What begins with ``${`` leads to another value and stays.
+    """
+    if not isinstance(cluster, dict):
+        return
+    _anchor(cluster, "venv", folder, lambda text: True)
+    container = cluster.get("container")
+    if not isinstance(container, dict):
+        return
+    _anchor(container, "image", folder, _is_image_file)
+    images = container.get("images")
+    for engine in images if isinstance(images, dict) else ():
+        _anchor(images, engine, folder, _is_image_file)
+    mounts = container.get("mounts")
+    for i in range(len(mounts)) if isinstance(mounts, list) else ():
+        _anchor(mounts, i, folder, lambda text: text.startswith(("~", ".")))
+
+
+def _anchor(section: Any, key: Any, folder: Path, is_file: Callable[[str], bool]) -> None:
+    text = section.get(key) if isinstance(section, dict) else section[key]
+    if not isinstance(text, str) or not text or text.startswith("${") or not is_file(text):
+        return
+    path = os.path.expanduser(text)  # noqa: PTH111
+    if not path.startswith("~"):  # a home that does not exist stays
+        section[key] = os.path.normpath(folder / path)
+
+
+def _is_image_file(image: str) -> bool:
+    """Else it is a registry's; pyxis itself takes only ``/…`` and ``./…`` as files."""
+    return image.startswith(("/", ".", "~")) or image.endswith(".sqsh")
 
 
 def is_cluster_file(config_path: str) -> bool:

@@ -42,7 +42,7 @@ def test_the_kept_bundle_is_whole_and_says_what_was_shown(cli: Cli, tmp_path: Pa
     bundle = read_bundle(kept)
     assert bundle.recipe.optimizer.lr == 2e-5
     assert bundle.manifest["recipe_hash"] == recipe_hash(bundle.recipe) == data["recipe_hash"]
-    assert bundle.manifest["container"] == {"image": "nvcr.io#nvidia/nemo:25.04", "digest": None}
+    assert bundle.manifest["container"] == {"image": "/lustre/colosseum/images/colosseum-mcore.sqsh", "digest": None}
     assert bundle.manifest["versions"]["colosseum"]
     assert (kept / "job.sbatch").read_text() == data["script"]["text"]
     assert "auto" not in json.dumps(yaml.safe_load((kept / "recipe.yaml").read_text())["parallelism"])

@@ -216,7 +216,7 @@ def test_a_missing_engine_is_one_sentence(run: Path) -> None:
     out, _ = process.communicate(timeout=30)
     assert process.returncode == 76
     assert outcome(run)["kind"] == "config_error"
-    assert b"a container with Megatron-LM (cluster file: container.image; to import one: enroot import" in out
+    assert b"a container with Megatron-LM (cluster file: container; to import one: enroot import" in out
     assert b"or MEGATRON_LM set to its checkout" in out
     assert b"Traceback" not in out
 

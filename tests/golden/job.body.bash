@@ -94,7 +94,7 @@ stop_if_complete() {
 
 stop_without_image() { # pyxis takes what begins with / or ./ as a file; a name is pulled by the nodes
   [[ $container == /* || $container == ./* ]] && [[ ! -e $container ]] || return 0
-  local reason="container image $container is not there (cluster file: container.image); import one that holds the \
+  local reason="container image $container is not there (cluster file: container); import one that holds the \
 engine: enroot import -o $container $image"
   write_outcome config_error false "$reason"
   say "stopped: $reason"

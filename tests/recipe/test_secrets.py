@@ -52,7 +52,12 @@ def test_a_secret_is_refused_and_not_shown(name: str, value: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "word", ["slurm.extra=['--comment=hf_abcdefghij']", "container={image: 'docker://u:pw-1@r#i'}"]
+    "word",
+    [
+        "slurm.extra=['--comment=hf_abcdefghij']",
+        "container={image: 'docker://u:pw-1@r#i'}",
+        "container={images: {nemo1: 'docker://u:pw-1@r#i'}}",
+    ],
 )
 def test_other_site_facts_hold_none_either(word: str) -> None:
     with pytest.raises(RefusedInput, match="looks like a secret"):

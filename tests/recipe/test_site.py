@@ -96,3 +96,51 @@ def test_a_campaign_file_sets_no_site_facts(tmp_path: Path, word: str, place: st
     with pytest.raises(RefusedInput, match="stage one: site facts come from a cluster file") as caught:
         read_file(str(file))
     assert "theirs" not in str(caught.value)
+
+
+CLUSTER_FILE = """
+name: mine
+scheduler: slurm
+venv: {path}
+container:
+  image: {image}
+  images: {{nemo1: {image}, nemo2: "nvcr.io#nvidia/nemo:25.04"}}
+  mounts: ["./data:/data", "~/scratch:/scratch:ro", "/a:/a", "tmpfs:/x"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "absolute"),
+    [
+        ("env", "{folder}/env"),
+        ("./env.sqsh", "{folder}/env.sqsh"),
+        ("../env.sqsh", "{up}/env.sqsh"),
+        ("a/b.sqsh", "{folder}/a/b.sqsh"),
+        ("~/env.sqsh", "{home}/env.sqsh"),
+        ("/a/env.sqsh", "/a/env.sqsh"),
+    ],
+)
+def test_paths_of_a_cluster_file_are_anchored_at_its_folder(
+    path: str, absolute: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, home, elsewhere = tmp_path / "config", tmp_path / "home", tmp_path / "elsewhere"
+    folder = config / "colosseum" / "cluster"
+    for each in (folder, home, elsewhere):
+        each.mkdir(parents=True)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(config))
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(elsewhere)
+    image = path if path.endswith(".sqsh") else "ubuntu:24.04"
+    (folder / "mine.yaml").write_text(CLUSTER_FILE.format(path=path, image=image))
+    expected = absolute.format(folder=folder, up=folder.parent, home=home)
+    for header in ("", "# @package _global_\ncluster:\n"):
+        text = CLUSTER_FILE.format(path=path, image=image)
+        if header:
+            text = header + "".join(f"  {line}\n" for line in text.splitlines())
+        (folder / "mine.yaml").write_text(text)
+        cluster = load("generic", cluster="mine").recipe.cluster
+        assert cluster.container is not None
+        assert cluster.venv == expected
+        assert cluster.container.image == (expected if image == path else image), "a registry's is left alone"
+        assert cluster.container.images == {"nemo1": cluster.container.image, "nemo2": "nvcr.io#nvidia/nemo:25.04"}
+        assert cluster.container.mounts == (f"{folder}/data:/data", f"{home}/scratch:/scratch:ro", "/a:/a", "tmpfs:/x")

@@ -26,7 +26,7 @@ class McoreEngine:
         tasks=("cpt", "sft", "dpo"),
         fp8=("delayed", "tensorwise", "blockwise"),
         cp="cpt, sft, dpo",
-        container="any with this package, e.g. docker/Dockerfile.mcore",
+        releases=None,
         image="dockerd://colosseum:mcore",
         reads="its own checkpoints",
     )

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from colosseum.engines import megatron_checkpoints
-from colosseum.engines.base import About, EngineLaunch, Setting
+from colosseum.engines.base import NEMO_IMAGE, About, EngineLaunch, Releases, Setting
 from colosseum.engines.foreign import (
     RUN,
     Command,
@@ -24,8 +24,8 @@ from colosseum.recipe.schema import Recipe
 from colosseum.rundir import RunDir
 from colosseum.units import parse_duration_s
 
-HOME = {"variable": "MEGATRON_LM", "default": "/opt/megatron-lm"}
-"""Where a NeMo container has it; a checkout elsewhere is named in the cluster file's env."""
+HOME = {"variable": "MEGATRON_LM", "default": "/opt/Megatron-Bridge/3rdparty/Megatron-LM"}
+"""Where a NeMo container of these releases has it; a checkout elsewhere is named in the cluster file's env."""
 ACTIVATIONS = {("squared_relu", False): "--squared-relu", ("silu", True): "--swiglu", ("gelu", False): None}
 """Those that the command line can say."""
 
@@ -56,8 +56,8 @@ class MegatronLmEngine:
         tasks=("cpt",),
         fp8=("delayed", "tensorwise", "blockwise"),
         cp="cpt",
-        container="nvcr.io/nvidia/nemo:25.04 (/opt/megatron-lm), or a checkout named by MEGATRON_LM",
-        image="docker://nvcr.io#nvidia/nemo:25.04",
+        releases=Releases(image=NEMO_IMAGE, first="26.02", last="26.06"),  # megatron-core 0.16 to 0.18
+        image=f"docker://{NEMO_IMAGE}:26.02",
         reads="Megatron-LM's torch_dist checkpoints, weights only",
     )
     settings: tuple[Setting, ...] = ()

@@ -8,7 +8,7 @@ from typing import Any
 
 from colosseum.bundle import to_yaml
 from colosseum.engines import megatron_checkpoints
-from colosseum.engines.base import About, EngineLaunch, Setting
+from colosseum.engines.base import NEMO_IMAGE, About, EngineLaunch, Releases, Setting
 from colosseum.engines.foreign import Command, Refusals, common_faults, kept_by, launch, no_source, total_steps
 from colosseum.engines.nemo1.config import ACTIVATIONS, LOGS, PREFIX, SCHEDULES, config
 from colosseum.engines.nemo1.nemo_file import SHAPE, configuration
@@ -59,8 +59,8 @@ class Nemo1Engine:
         tasks=("cpt", "sft", "dpo"),
         fp8=("delayed",),
         cp="cpt",
-        container="nvcr.io/nvidia/nemo:24.07 or later with /opt/NeMo and /opt/NeMo-Aligner, up to NeMo 2.2",
-        image="docker://nvcr.io#nvidia/nemo:25.02",
+        releases=Releases(image=NEMO_IMAGE, first="24.07", last="25.02"),  # up to NeMo 2.2, the last with its scripts
+        image=f"docker://{NEMO_IMAGE}:25.02",
         reads=".nemo files and folders, weights only",
     )
     has_metadata = False

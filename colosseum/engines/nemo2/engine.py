@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from colosseum.engines import megatron_checkpoints
-from colosseum.engines.base import About, EngineLaunch, Setting
+from colosseum.engines.base import NEMO_IMAGE, About, EngineLaunch, Releases, Setting
 from colosseum.engines.foreign import (
     Command,
     Refusals,
@@ -50,8 +50,8 @@ class Nemo2Engine:
         tasks=("cpt", "sft"),
         fp8=("delayed", "tensorwise", "blockwise"),
         cp="cpt, sft",
-        container="nvcr.io/nvidia/nemo:25.04 to 25.11",
-        image="docker://nvcr.io#nvidia/nemo:25.04",
+        releases=Releases(image=NEMO_IMAGE, first="25.04", last="25.11"),
+        image=f"docker://{NEMO_IMAGE}:25.04",
         reads="NeMo 2 checkpoint folders: weights, optimizer",
     )
     settings: tuple[Setting, ...] = ()

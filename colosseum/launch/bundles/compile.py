@@ -27,6 +27,7 @@ from colosseum.launch import environment
 from colosseum.launch.schedulers.scripts import scripts_of
 from colosseum.planning.plan import Plan
 from colosseum.recipe import derived
+from colosseum.recipe.derived import image_of
 from colosseum.recipe.hash import recipe_hash
 from colosseum.recipe.schema import Recipe
 
@@ -107,14 +108,14 @@ def library() -> dict[str, bytes]:
 
 
 def _manifest(recipe: Recipe, lineage: Lineage | None) -> dict[str, Any]:
-    container = recipe.cluster.container
+    image = image_of(recipe.cluster, recipe.engine)
     return {
         "schema": MANIFEST_SCHEMA,
         "recipe_hash": recipe_hash(recipe),
         "total_steps": derived.total_steps(recipe),
         "versions": _versions(),
         "git": _git(),
-        "container": None if container is None else {"image": container.image, "digest": _digest(container.image)},
+        "container": None if image is None else {"image": image, "digest": _digest(image)},
         "lineage": None if lineage is None else asdict(lineage),
     }
 

@@ -19,6 +19,7 @@ from colosseum.errors import Fault, RefusedInput
 from colosseum.launch import environment
 from colosseum.launch.schedulers.scripts import scripts_of
 from colosseum.reading import Unreadable, read_bytes
+from colosseum.recipe import site
 from colosseum.recipe.scan import scan
 from colosseum.recipe.schema import DEFAULT_ENGINE, Count, EngineName, Recipe
 from colosseum.rundir import RunDir
@@ -54,10 +55,8 @@ def anchored(recipe: Recipe, base: Path) -> Recipe:
         fix(data["checkpoint"], "from")
     if (reference := _reference_folder(recipe)) is not None:
         data["task"]["reference_from"] = os.path.normpath(base / os.path.expanduser(reference))  # noqa: PTH111
-    cluster = data["cluster"]
-    for section, key in ((cluster, "venv"), (cluster["container"], "image")):
-        if section is not None and section[key] is not None:
-            section[key] = os.path.expanduser(section[key])  # noqa: PTH111
+    site.anchor(data["cluster"], base)
+    fix(data["cluster"]["paths"], "data")
     return Recipe.from_data(data)
 
 

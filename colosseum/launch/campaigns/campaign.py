@@ -16,6 +16,7 @@ from pydantic import Field
 from colosseum.atomic import write_whole
 from colosseum.bundle import to_json, write_bundle
 from colosseum.engines.registry import engine_of
+from colosseum.engines.releases import image_warnings
 from colosseum.errors import Fault, RefusedInput
 from colosseum.launch.bundles import inputs
 from colosseum.launch.bundles.compile import Compiled
@@ -155,7 +156,7 @@ def remarks(file: CampaignFile, stages: Mapping[str, tuple[Stage, Recipe]]) -> l
     found: dict[str, list[str]] = {}
     for entry in file.stages:
         stage, recipe = stages[entry.name]
-        texts = engine_of(recipe.engine).notes(recipe)
+        texts = [*engine_of(recipe.engine).notes(recipe), *image_warnings(recipe)]
         if words := entry.for_engine.get(recipe.engine):
             texts.insert(0, f"with engine {recipe.engine} the campaign sets {' '.join(words)}")
         before = stages[stage.source][1].model.num_layers if stage.source else recipe.model.num_layers

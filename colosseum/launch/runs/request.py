@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from colosseum.bundle import RECIPE, LaunchBundle, read_bundle, to_yaml
+from colosseum.engines.releases import image_warnings
 from colosseum.errors import Fault, RefusedInput
 from colosseum.launch.bundles.compile import Compiled, Lineage
 from colosseum.launch.bundles.inputs import Source, checkpoint_reference
@@ -152,7 +153,8 @@ def _compiled(
         recipe, lineage = _begun_from(recipe, run, step, runs, request)
     with placing(loaded.origins):
         compiled = prepare(recipe, base, lineage=lineage)
-    return NewRun(compiled=compiled, runs=runs, shown=shown, warnings=loaded.warnings, origins=loaded.origins)
+    warnings = (*loaded.warnings, *image_warnings(recipe))
+    return NewRun(compiled=compiled, runs=runs, shown=shown, warnings=warnings, origins=loaded.origins)
 
 
 def _begun_from(recipe: Recipe, run: RunDir, step: int | None, runs: Path, request: Request) -> tuple[Recipe, Lineage]:

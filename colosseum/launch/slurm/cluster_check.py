@@ -109,12 +109,13 @@ def _container(cluster: Cluster) -> Iterator[Check]:
     yield Check(
         name="pyxis", passed=knows, detail="srun takes --container-image" if knows else "srun has no --container-image"
     )
-    if container.image.startswith(("/", "./")):
-        there = Path(container.image).is_file()
-        yield Check(name="image", passed=there, detail=f"{container.image} {'is there' if there else 'does not exist'}")
-    else:
-        detail = f"{container.image} is pulled by the nodes; cannot be checked from this machine"
-        yield Check(name="image", passed=None, detail=detail)
+    for image in dict.fromkeys((*container.images.values(), *filter(None, [container.image]))):
+        if image.startswith("/"):
+            there = Path(image).is_file()
+            yield Check(name="image", passed=there, detail=f"{image} {'is there' if there else 'does not exist'}")
+        else:
+            detail = f"{image} is pulled by the nodes; cannot be checked from this machine"
+            yield Check(name="image", passed=None, detail=detail)
     for mount in container.mounts:
         source = mount.split(":")[0]
         there = Path(source).exists()

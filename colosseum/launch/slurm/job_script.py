@@ -13,7 +13,7 @@ from colosseum.errors import Fault, RefusedInput
 from colosseum.launch import environment
 from colosseum.planning.plan import Plan
 from colosseum.planning.scaling import checkpoint_bytes
-from colosseum.recipe.derived import nodes_and_ranks
+from colosseum.recipe.derived import image_field, image_of, nodes_and_ranks
 from colosseum.recipe.schema import Recipe
 from colosseum.units import parse_duration_s, slurm_time
 
@@ -69,8 +69,12 @@ def faults(recipe: Recipe) -> list[Fault]:
     for mount in container.mounts if container else ():
         if "," in mount:
             fault("container.mounts", mount, "must not contain a comma: pyxis reads it as the start of the next mount")
-    if container and (finding := _image_rule(container.image)):
-        found.append(Fault(path="cluster.container.image", value=container.image, rule=finding[0], nearest=finding[1]))
+    image = image_of(cluster, recipe.engine)
+    if container and image is None:
+        fault("container.image", None, f"names no image of engine {recipe.engine} (nor does container.images)")
+    if image is not None and (finding := _image_rule(image)):
+        field = image_field(cluster, recipe.engine)
+        found.append(Fault(path=field, value=image, rule=finding[0], nearest=finding[1]))
     if container and (cluster.venv or cluster.modules):
         fault("venv" if cluster.venv else "modules", cluster.venv or cluster.modules, "has no effect in a container")
     return found + environment.faults(recipe)
@@ -86,12 +90,12 @@ def _meant(name: str, options: str) -> str | None:
 def _image_rule(image: str) -> tuple[str, tuple[str, ...]] | None:
     """A fault of an image's name and the right spelling: pyxis takes all but ``/…`` and ``./…`` as a registry's.
 
-    It would pull ``nvcr.io/nvidia/nemo`` from Docker Hub and look for ``nemo.sqsh`` there.
+    It would pull ``nvcr.io/nvidia/nemo`` from Docker Hub.
     """
-    if image.startswith(("/", "~/")):
+    if image.startswith("/"):
         return None
-    if image.startswith((".", "~")) or image.endswith(".sqsh"):
-        return "is a file: give an absolute path, or one that starts with ~/", ()
+    if image.startswith("~"):
+        return "is in a home that does not exist", ()
     host, slash, rest = image.removeprefix("docker://").partition("/")
     if "#" not in image and slash and ("." in host or ":" in host):
         return "a registry image must have the form REGISTRY#IMAGE", (f"{host}#{rest}",)
@@ -229,7 +233,7 @@ def _values(recipe: Recipe, plan: Plan, argv: Sequence[str], stop_after_step: in
         "margin_s": margin_s(recipe, plan),
         "step_s": step_s(plan),
         "stop_after_step": stop_after_step,
-        "container": container.image if container else "",
+        "container": image_of(cluster, recipe.engine) or "",
         "image": engine_of(recipe.engine).about.image,
         "mounts": ",".join(mounts),
         "venv": cluster.venv or "",

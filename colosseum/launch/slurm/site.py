@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from colosseum.errors import Fault
+from colosseum.recipe.derived import image_field, image_of
 from colosseum.recipe.schema import Recipe
 
 
@@ -27,8 +28,10 @@ def paths(recipe: Recipe) -> list[SitePath]:
         rule = "has no bin/python: the job would use the next python in PATH"
         python = Path(cluster.venv) / "bin" / "python"
         found.append(SitePath(field="cluster.venv", value=cluster.venv, file=python, rule=rule))
-    if cluster.container is not None and (image := cluster.container.image).startswith("/"):
-        found.append(SitePath(field="cluster.container.image", value=image, file=Path(image), rule="does not exist"))
+    image = image_of(cluster, recipe.engine)
+    if image is not None and image.startswith("/"):
+        field = image_field(cluster, recipe.engine)
+        found.append(SitePath(field=field, value=image, file=Path(image), rule="does not exist"))
     return found
 
 
