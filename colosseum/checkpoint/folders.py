@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from colosseum.atomic import to_disk, write_whole
 from colosseum.checkpoint.metadata import CheckpointMetadata, FileSum
 from colosseum.errors import RefusedInput
+from colosseum.recipe.source import FromPath, FromRun, Source
 from colosseum.rundir import CHECKPOINT_MARK, LATEST_FILE, RunDir, checkpoint_folder, saved_steps
 
 BLOCK = 1 << 24
@@ -60,22 +61,25 @@ def newest_committed(checkpoints: Path) -> int | None:
     return next((step for step in steps if is_committed(checkpoint_folder(checkpoints, step))), None)
 
 
-def source_folder(source: str, runs: Path) -> Path:
-    """The checkpoint that ``checkpoint.from`` names: ``run:RUN[@STEP]`` under ``runs``, a run folder, a checkpoint.
+def source_folder(source: Source, runs: Path) -> Path:
+    """The checkpoint that ``checkpoint.from`` names: of a run under ``runs``, or by the path of a run or checkpoint.
 
     Raises:
         RefusedInput: there is no finished checkpoint.
     """
-    root, step = Path(source), ""
-    if source.startswith("run:"):
-        name, _, step = source.removeprefix("run:").partition("@")
-        root = runs / name
-    elif root.name.startswith("iter_") or (root / CHECKPOINT_MARK).is_file():
-        return root
-    newest = int(step) if step else newest_committed(RunDir(root).checkpoints)
-    if newest is None:
+    match source:
+        case FromRun(name, step):
+            root = runs / name
+        case FromPath(path):
+            root, step = Path(path), None
+            if root.name.startswith("iter_") or (root / CHECKPOINT_MARK).is_file():
+                return root
+        case _:
+            raise RefusedInput(f"checkpoint.from {source} names no checkpoint")
+    step = newest_committed(RunDir(root).checkpoints) if step is None else step
+    if step is None:
         raise RefusedInput(f"checkpoint.from {source}: {root} holds no finished checkpoint")
-    return checkpoint_folder(RunDir(root).checkpoints, newest)
+    return checkpoint_folder(RunDir(root).checkpoints, step)
 
 
 def prepare_step(checkpoints: Path, step: int, attempt: int) -> Path:

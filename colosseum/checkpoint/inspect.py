@@ -16,6 +16,7 @@ from colosseum.checkpoint.metadata import CheckpointMetadata
 from colosseum.checkpoint.safetensors import read_header
 from colosseum.checkpoint.torchdist import METADATA, Index, layer_of, read_index
 from colosseum.errors import ColosseumError, RefusedInput
+from colosseum.recipe.source import run_and_step
 from colosseum.rundir import CHECKPOINT_MARK, checkpoint_folder
 
 Kind = Literal["colosseum", "megatron-lm", "nemo2", "huggingface", "nemo", "unfinished", "unknown"]
@@ -198,10 +199,7 @@ def find(text: str, run_of: Any) -> Path:
     path = Path(text)
     if path.exists() and not (path / "checkpoints").is_dir():
         return path
-    name, _, step = text.rpartition("@")
-    wanted = int(step) if name and step.isdecimal() and len(step) < 16 else None
-    if wanted is None:
-        name = text
+    name, wanted = run_and_step(text)
     try:
         checkpoints = Path(name) / "checkpoints" if Path(name).is_dir() else run_of(name).checkpoints
     except ColosseumError as error:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from colosseum.errors import Fault
 from colosseum.planning.plan import Plan
 from colosseum.recipe.schema import Recipe
+from colosseum.recipe.source import Source
 from colosseum.rundir import RunDir
 
 NEMO_IMAGE = "nvcr.io#nvidia/nemo"
@@ -109,7 +110,7 @@ class Engine(Protocol):
         """Why ``checkpoints`` of a run is empty."""
         ...
 
-    def reference(self, run: RunDir, step: int, path: Path) -> str:
+    def reference(self, run: RunDir, step: int, path: Path) -> Source:
         """``checkpoint.from`` of a checkpoint of a run that lies beside the new one."""
         ...
 

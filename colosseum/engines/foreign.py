@@ -13,6 +13,7 @@ from colosseum.engines.base import EngineLaunch
 from colosseum.errors import Fault
 from colosseum.recipe import derived
 from colosseum.recipe.schema import Recipe
+from colosseum.recipe.source import Fresh, FromPath, FromRun, Source
 from colosseum.rundir import LATEST_FILE, RunDir
 
 RUN = RunDir(Path())
@@ -103,7 +104,7 @@ class Refusals:
         """Of an engine that loads nothing else of another run's checkpoint."""
         checkpoint = recipe.checkpoint
         self.unless(
-            checkpoint.source == "none" or checkpoint.load == ("weights",),
+            checkpoint.source == Fresh() or checkpoint.load == ("weights",),
             "checkpoint.load",
             list(checkpoint.load),
             "begins a run with another run's weights only; mcore loads optimizer, data and rng too",
@@ -155,15 +156,14 @@ def kept_by(tool: str, recipe: Recipe) -> list[str]:
     return found
 
 
-def source_folder(source: str) -> tuple[str, int | None]:
+def source_folder(source: Source) -> tuple[str, int | None]:
     """``checkpoint.from`` as a path from inside the run folder, and the step if one is named.
 
-    ``run:NAME`` is a neighbour of this run folder; ``stage:NAME`` stays as it is: only a dry run has it.
+    A run is a neighbour of this run folder; a stage stays as it is written: only a dry run has it.
     """
-    if not source.startswith("run:"):
-        return source, None
-    name, _, step = source.removeprefix("run:").partition("@")
-    return f"../{name}/{RUN.checkpoints.name}", int(step) if step else None
+    if isinstance(source, FromRun):
+        return f"../{source.run}/{RUN.checkpoints.name}", source.step
+    return str(source), None
 
 
 def no_source(recipe: Recipe, *, file: bool = False) -> list[Fault]:
@@ -173,8 +173,8 @@ def no_source(recipe: Recipe, *, file: bool = False) -> list[Fault]:
         file: whether a checkpoint of this engine can be one file.
     """
     source = recipe.checkpoint.source
-    path = Path(source)
-    if source.startswith("run:") or (file and path.is_file()):
+    path = Path(str(source))
+    if not isinstance(source, FromPath) or (file and path.is_file()):
         return []
     if not path.is_dir():
         rule = f"is a file; engine {recipe.engine}'s checkpoints are folders"
@@ -182,4 +182,4 @@ def no_source(recipe: Recipe, *, file: bool = False) -> list[Fault]:
         rule = "is an empty folder"
     else:
         return []
-    return [Fault(path="checkpoint.from", value=source, rule=rule)]
+    return [Fault(path="checkpoint.from", value=str(source), rule=rule)]

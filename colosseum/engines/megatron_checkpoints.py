@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from colosseum.recipe.source import FromRun, Source
 from colosseum.rundir import LATEST_FILE, RunDir, checkpoint_folder
 
 
@@ -21,9 +22,9 @@ def has_saved_none(run: RunDir) -> str:
     return f"run {run.root.name} has saved no checkpoint"
 
 
-def by_step(run: RunDir, step: int) -> str:
+def by_step(run: RunDir, step: int) -> Source:
     """``checkpoint.from`` of a step of a neighbouring run."""
-    return f"run:{run.root.resolve().name}@{step}"
+    return FromRun(run.root.resolve().name, step)
 
 
 def up_to_tracker(run: RunDir) -> dict[int, Path]:

@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 
 from colosseum.recipe import walk
 from colosseum.recipe.schema import Recipe, Section
+from colosseum.recipe.source import FORMS
 
 READERS = {
     "name": "launcher",
@@ -94,7 +95,7 @@ def _doc(path: str, info: FieldInfo) -> FieldDoc:
     )
 
 
-_WORDS = {int: "integer", float: "number", bool: "true or false", str: "text"}
+_WORDS = {int: "integer", float: "number", bool: "true or false", str: "text", **FORMS}
 
 
 def _legal(annotation: Any, metadata: Any = ()) -> str:

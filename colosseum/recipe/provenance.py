@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from colosseum.errors import Fault
 from colosseum.recipe import schema, walk
 from colosseum.recipe.override import nearest
+from colosseum.recipe.source import Source
 
 Path_ = tuple[str, ...]
 QUOTE_BOOL = "YAML reads an unquoted no, off, on, yes, true or false as a boolean: put it in quotes"
@@ -123,7 +124,7 @@ def default_of(path: Sequence[str], data: Any) -> Any:
     info = (fields_of(path[:-1], data) or {})[path[-1]]
     if info.is_required() or isinstance(info.default, BaseModel | tuple | dict):
         raise KeyError(path[-1])
-    return info.default
+    return str(info.default) if isinstance(info.default, Source) else info.default
 
 
 def _section(annotation: Any, value: Any) -> type[BaseModel] | None:
@@ -232,7 +233,7 @@ def _rule(item: Any, path: Path_, data: Any) -> tuple[str, tuple[Any, ...]]:
         return str(context.get("error", item["msg"])), ()
     if kind == "string_pattern_mismatch":
         return f"must match {context.get('pattern')}", ()
-    return named.get(kind, item["msg"]), ()
+    return named.get(kind, item["msg"]), tuple(context.get("nearest", ()))
 
 
 def _literals(path: Path_, data: Any) -> tuple[str, ...]:

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 
 from colosseum.recipe import derived
 from colosseum.recipe.rules_base import Facts, Finding, Rule, divisors, multiples
+from colosseum.recipe.source import Fresh
 
-RUN = re.compile(r"run:[A-Za-z0-9][A-Za-z0-9._-]*(@[0-9]{1,12})?")
-STAGE = re.compile(r"stage:[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 SHARE = re.compile(r"\d{1,9}(\.\d{1,9})?")
 
 
@@ -155,22 +154,13 @@ def lora_has_targets(facts: Facts) -> Iterator[Finding]:
 # --- checkpoints -------------------------------------------------------------------------------------------------
 
 
-def source_is_readable(facts: Facts) -> Iterator[Finding]:
-    """``run:RUN[@STEP]``, ``stage:NAME``, ``none`` or a path."""
-    source = facts.recipe.checkpoint.source
-    for prefix, pattern, shape in (("run:", RUN, "run:RUN[@STEP]"), ("stage:", STAGE, "stage:NAME")):
-        if source.startswith(prefix) and not pattern.fullmatch(source):
-            bare = re.sub(r"[^A-Za-z0-9._-]", "", source.removeprefix(prefix).split("@")[0]).lstrip("._-")[:64]
-            yield Finding("checkpoint.from", f"must have the form {shape}", (prefix + bare,) if bare else ())
-
-
 def load_has_weights(facts: Facts) -> Iterator[Finding]:
     """Weights are always loaded; each part is listed once."""
     checkpoint = facts.recipe.checkpoint
     parts = tuple(dict.fromkeys(checkpoint.load))
     if len(parts) < len(checkpoint.load):
         yield Finding("checkpoint.load", "must list each part once", (parts,))
-    elif checkpoint.source != "none" and "weights" not in parts:
+    elif checkpoint.source != Fresh() and "weights" not in parts:
         yield Finding("checkpoint.load", "must include weights", (("weights", *parts),))
 
 
@@ -202,7 +192,6 @@ RULES: tuple[Rule, ...] = (
     text_needs_tokenizer,
     logprob_batches,
     lora_has_targets,
-    source_is_readable,
     load_has_weights,
     kept_steps_are_saved,
 )

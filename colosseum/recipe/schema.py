@@ -6,10 +6,13 @@ This file defines types, ranges and defaults; cross-field rules are in ``rules.p
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetPydanticSchema, StringConstraints
+from pydantic_core import core_schema
 
+from colosseum.recipe.source import Fresh, FromPath, FromRun, Source, parse_reference, parse_source
 from colosseum.units import parse_duration_s
 
 Auto = Literal["auto"]
@@ -43,6 +46,15 @@ EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,12
 
 GpuRequest = Annotated[str, StringConstraints(pattern=r"^(none|(gres|gpus-per-node)(:[A-Za-z0-9_.-]{1,64})?)$")]
 """How a job requests GPUs: ``gres:h100`` is ``--gres=gpu:h100:8``; likewise ``gpus-per-node:h100``."""
+
+
+def _read_by(parse: Callable[[str], Source]) -> GetPydanticSchema:
+    """A type that a recipe writes as text: ``parse`` reads it, ``str`` writes it."""
+    return GetPydanticSchema(
+        lambda _, handler: core_schema.no_info_after_validator_function(
+            parse, handler(Text), serialization=core_schema.to_string_ser_schema(when_used="always")
+        )
+    )
 
 
 class Section(BaseModel):
@@ -120,8 +132,8 @@ class DpoTask(Section):
         "host",
         description="reference policy: log-probs precomputed, a resident copy, or a copy swapped in from host memory",
     )
-    reference_from: Text | None = Field(
-        None, description="path or run:RUN[@STEP] of the reference policy; null = checkpoint.from"
+    reference_from: Annotated[FromPath | FromRun, _read_by(parse_reference)] | None = Field(
+        None, description="the reference policy; null = checkpoint.from"
     )
     sft_weight: Rate = Field(0.0, description="weight of an additional SFT loss on the chosen response")
     average_log_probs: bool = Field(False, description="divide log-probs by the response length")
@@ -327,7 +339,9 @@ class Checkpoint(Section):
     keep_last: Count | None = Field(None, description="null = keep all")
     keep_every: Count | None = Field(None, description="with keep_last, also keep each step divisible by this")
     async_save: bool = Field(False, alias="async", description="write in the background during training")
-    source: Text = Field("none", alias="from", description="path, run:RUN[@STEP], stage:NAME or none (random weights)")
+    source: Annotated[Source, _read_by(parse_source)] = Field(
+        Fresh(), alias="from", description="the first weights: none = random; a campaign sets stage:NAME"
+    )
     load: tuple[Literal["weights", "optimizer", "data", "rng"], ...] = ("weights", "optimizer", "data", "rng")
 
 
@@ -494,11 +508,9 @@ class Recipe(Section):
         """
         return cls.model_validate(tuples(data))
 
-    def starting_from(self, source: str) -> Recipe:
+    def starting_from(self, source: Source) -> Recipe:
         """The recipe with another ``checkpoint.from``."""
-        data = self.as_data()
-        data["checkpoint"]["from"] = source
-        return Recipe.from_data(data)
+        return self.model_copy(update={"checkpoint": self.checkpoint.model_copy(update={"source": source})})
 
 
 def tuples(value: Any) -> Any:

@@ -16,6 +16,7 @@ from colosseum.errors import RefusedInput
 from colosseum.recipe import derived
 from colosseum.recipe.hash import recipe_hash
 from colosseum.recipe.schema import Recipe
+from colosseum.recipe.source import Fresh, Source
 from colosseum.rundir import RunDir, checkpoint_folder, saved_steps
 from colosseum.runtime import device, loading
 from colosseum.runtime.failures import ConfigFailure
@@ -30,17 +31,17 @@ EVERYTHING = ("weights", "optimizer", "data", "rng")
 def setup(run: RunDir, training: Training) -> Setup:
     """The weights that a run started from, also where it is started again: the model as it was built has the seed's."""
 
-    def folder_of(source: str | None) -> Path | None:
-        said = source or training.recipe.checkpoint.source
-        if said == "none":
-            return None
-        return _start_folder(run, said) if source is None else folders.source_folder(said, run.root.parent)
+    def folder_of(source: Source | None) -> Path | None:
+        if source is not None:
+            return folders.source_folder(source, run.root.parent)
+        start = training.recipe.checkpoint.source
+        return None if start == Fresh() else _start_folder(run, start)
 
-    def load_start(source: str | None) -> None:
+    def load_start(source: Source | None) -> None:
         if (folder := folder_of(source)) is not None:
             loading.load(training, folder, folders.read_metadata(folder), ("weights",))
 
-    def identity_of(source: str | None) -> str:
+    def identity_of(source: Source | None) -> str:
         folder = folder_of(source)
         if folder is None:
             return f"the first weights of {recipe_hash(training.recipe)}"
@@ -60,7 +61,7 @@ def begin(run: RunDir, attempt: int, training: Training, saver: Saver, writer: M
     if own is not None:
         folder = checkpoint_folder(run.checkpoints, own)
         what: tuple[str, ...] = EVERYTHING
-    elif recipe.checkpoint.source != "none":
+    elif recipe.checkpoint.source != Fresh():
         folder, what = _start_folder(run, recipe.checkpoint.source), recipe.checkpoint.load
     else:
         return State()
@@ -87,7 +88,7 @@ def begin(run: RunDir, attempt: int, training: Training, saver: Saver, writer: M
     return state
 
 
-def _start_folder(run: RunDir, source: str) -> Path:
+def _start_folder(run: RunDir, source: Source) -> Path:
     """The checkpoint that ``checkpoint.from`` names, with the run's depth where a gate expanded it."""
     grown = folders.newest_committed(run.grown / "checkpoints")
     if grown is not None:

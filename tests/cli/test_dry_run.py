@@ -13,6 +13,7 @@ import yaml
 
 from colosseum.bundle import read_bundle, verify_bundle
 from colosseum.recipe.hash import recipe_hash
+from colosseum.recipe.source import FromPath
 from tests.cli.conftest import Cli
 
 FP8 = ("train", "cpt", "--stage", "fp8", "--cluster", "dgx-h100", "--dry-run")
@@ -107,7 +108,7 @@ def test_relative_paths_are_read_from_where_the_command_is_typed(cli: Cli, tmp_p
     assert cli("train", "cpt", "--stage", "debug", *words, "--dry-run", "--out", "kept").code == 0
     recipe = read_bundle(tmp_path / "kept").recipe
     assert recipe.data.blend[0].path == str(tmp_path / "mine/tokens")
-    assert recipe.checkpoint.source == str(tmp_path / "old/iter_0000100")
+    assert recipe.checkpoint.source == FromPath(str(tmp_path / "old/iter_0000100"))
 
 
 def test_the_path_of_a_reference_policy_is_read_from_there_too(cli: Cli, tmp_path: Path) -> None:
@@ -115,7 +116,7 @@ def test_the_path_of_a_reference_policy_is_read_from_there_too(cli: Cli, tmp_pat
     assert cli(*words, "--dry-run", "--out", "kept").code == 0
     task = read_bundle(tmp_path / "kept").recipe.task
     assert task.kind == "dpo"
-    assert task.reference_from == str(tmp_path / "old/iter_0000100")
+    assert task.reference_from == FromPath(str(tmp_path / "old/iter_0000100"))
     done = cli(*words, "checkpoint.from=none")
     assert done.code == 2
     assert "task.reference_from" in done.err

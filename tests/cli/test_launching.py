@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from colosseum.bundle import read_bundle, verify_bundle
+from colosseum.recipe.source import FromPath, FromRun
 from colosseum.rundir import CHECKPOINT_MARK, RunDir, checkpoint_folder, read_lines, saved_steps
 from tests.cli.conftest import DATA, Cli, program_bundle
 
@@ -189,7 +190,7 @@ def test_a_fork_has_the_runs_recipe_its_newest_checkpoint_and_a_lineage(cli: Cli
     name = parent.root.name
     assert cli("train", "cpt", "--from", name, "train.steps=99", "--dry-run", "--out", "fork").code == 0
     fork, old = read_bundle(Path("fork")), read_bundle(parent.bundle)
-    assert fork.recipe.checkpoint.source == f"run:{name}@4"
+    assert fork.recipe.checkpoint.source == FromRun(name, 4)
     assert fork.manifest["lineage"] == {"run": name, "step": 4}
     assert fork.recipe.train.steps == 99
     assert fork.recipe.model == old.recipe.model
@@ -232,7 +233,7 @@ def test_a_named_recipe_begins_from_a_runs_checkpoint(cli: Cli, parent: RunDir) 
     assert cli(*words, "--runs", "elsewhere", "--dry-run", "--out", "next").code == 0
     recipe = read_bundle(Path("next")).recipe
     assert recipe.name == "debug-cpt-fp8"
-    assert recipe.checkpoint.source == str(checkpoint_folder(parent.checkpoints, 4))
+    assert recipe.checkpoint.source == FromPath(str(checkpoint_folder(parent.checkpoints, 4)))
     twice = cli(*words, "checkpoint.from=none", "--dry-run")
     assert twice.code == 2
 

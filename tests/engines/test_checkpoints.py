@@ -13,6 +13,7 @@ from colosseum.engines.nemo2 import engine as nemo2
 from colosseum.engines.registry import engine_of
 from colosseum.errors import RefusedInput
 from colosseum.launch.bundles.inputs import checkpoint_reference
+from colosseum.recipe.source import FromRun
 from colosseum.rundir import RunDir
 from tests.engines.conftest import Rendered
 
@@ -44,8 +45,8 @@ def test_nemo_2_s_newest_finished_folder(tmp_path: Path) -> None:
     run = _nemo2(tmp_path)
     assert list(engine_of("nemo2").checkpoints(run, 4)) == [10, 20]
     path, step = checkpoint_reference(run, None, tmp_path / "runs")
-    assert (Path(path).name, step) == (NEMO2[1], 20)
-    assert Path(checkpoint_reference(run, 10, tmp_path / "runs")[0]).name == NEMO2[0]
+    assert (Path(str(path)).name, step) == (NEMO2[1], 20)
+    assert Path(str(checkpoint_reference(run, 10, tmp_path / "runs")[0])).name == NEMO2[0]
 
 
 def test_start_counts_steps_as_the_engine_does(
@@ -65,7 +66,7 @@ def test_nemo_1_leaves_one_model_at_its_end(tmp_path: Path) -> None:
     (run.root / "nemo/checkpoints/model.nemo").touch()
     run.checkpoints.mkdir()
     (run.checkpoints / "latest_checkpointed_iteration.txt").write_text("20")
-    assert checkpoint_reference(run, None, runs) == ("run:parent", 20)
+    assert checkpoint_reference(run, None, runs) == (FromRun("parent"), 20)
     with pytest.raises(RefusedInput, match="no checkpoint of step 10; it has 20"):
         checkpoint_reference(run, 10, runs)
 
@@ -76,4 +77,4 @@ def test_megatron_lm_s_folders_count_up_to_its_tracker(tmp_path: Path) -> None:
         (run.checkpoints / f"iter_{step:07d}").mkdir(parents=True)
     (run.checkpoints / "latest_checkpointed_iteration.txt").write_text("20")
     assert list(engine_of("megatron-lm").checkpoints(run, 4)) == [10, 20]
-    assert checkpoint_reference(run, None, tmp_path / "runs") == ("run:parent@20", 20)
+    assert checkpoint_reference(run, None, tmp_path / "runs") == (FromRun("parent", 20), 20)

@@ -22,6 +22,7 @@ from colosseum.launch.campaigns.gate import judge, lineage
 from colosseum.planning.resolve import apply_layout, resolve
 from colosseum.recipe.load import load
 from colosseum.recipe.schema import Recipe
+from colosseum.recipe.source import FromRun, FromStage
 from colosseum.rundir import CHECKPOINT_MARK, RunDir, append_line, checkpoint_folder
 from tests.cli.conftest import TOKENIZER, write_tokens
 
@@ -38,7 +39,7 @@ def test_shipped_campaigns_hand_over_from_stage_to_stage(name: str) -> None:
     stages = read_file(name).stages
     assert [s.name for s in stages] == ["bf16-4k", "expand-16k", "fp8", "sft", "dpo"]
     sources = [load(s.recipe, s.overrides).recipe.checkpoint.source for s in stages]
-    assert sources[1:] == [f"stage:{s.name}" for s in stages[:-1]]
+    assert sources[1:] == [FromStage(s.name) for s in stages[:-1]]
 
 
 @pytest.mark.parametrize(
@@ -86,7 +87,7 @@ def test_every_stage_begins_from_the_run_of_the_one_before(house: Path) -> None:
     campaign = _begin(house)
     first, second = campaign.stages
     assert (first.source, second.source) == (None, "a")
-    assert read_bundle(campaign.run_of(second).bundle).recipe.checkpoint.source == f"run:{first.run}"
+    assert read_bundle(campaign.run_of(second).bundle).recipe.checkpoint.source == FromRun(first.run)
     assert _begin(house) == campaign == read(campaign.root) == find("c", house / "runs")
     with pytest.raises(RefusedInput, match="started with other stages or overrides"):
         _begin(house, "optimizer.lr=1e-5")

@@ -118,3 +118,15 @@ def test_a_model_with_fewer_rows_than_its_tokenizer_has_tokens(tmp_path: Path) -
     words = (f"tokenizer.path={tmp_path / 't.json'}", "model.vocab_size=599")
     assert faults(tmp_path, *words) == [("model.vocab_size", f"must be at least 600, the tokens of {tmp_path}/t.json")]
     assert faults(tmp_path, words[0], "model.vocab_size=600") == []
+
+
+@pytest.mark.parametrize(
+    ("source", "rule"),
+    [("run:gone", "no such run"), ("run:parent@9", "no checkpoint of step 9; it has 4"), ("run:parent@4", None)],
+)
+def test_a_reference_policy_is_looked_up_before_the_job_waits(tmp_path: Path, source: str, rule: str | None) -> None:
+    saved(tmp_path / "parent", 4)
+    recipe = load("debug/dpo", [f"task.reference_from={source}"], cluster="local").recipe
+    found = [fault.rule for fault in inputs.missing(recipe, tmp_path) if fault.path == "task.reference_from"]
+    assert len(found) == (rule is not None)
+    assert rule is None or rule in found[0]

@@ -204,10 +204,10 @@ def test_attacks_are_refused_quickly(house: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("SECRET", SECRET)
     monkeypatch.chdir(house)
     (house / "h.yaml").write_text(text)
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(RefusedInput) as caught:
         load("h.yaml")
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
     assert SECRET not in str(caught.value)
     assert not (house / "owned").exists()
 

@@ -13,6 +13,7 @@ from colosseum.planning.flops import Shape
 from colosseum.recipe.load import cluster_names, describe_recipe, load, shipped_recipes
 from colosseum.recipe.rules_base import Facts
 from colosseum.recipe.schema import Recipe
+from colosseum.recipe.source import FromStage
 from colosseum.recipe.stages import CPT_STAGES, recipe_of_stage
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -117,12 +118,12 @@ def test_stages_hand_over(family: str) -> None:
     names = {stem: stage for stage, stem in CPT_STAGES.items()} | {"sft": "sft", "dpo": "dpo"}
     chain = [recipe(f"{family}/{stem}") for stem in STAGES]
     for before, after, stem in zip(chain, chain[1:], STAGES, strict=False):
-        assert after.checkpoint.source == f"stage:{names[stem]}"
+        assert after.checkpoint.source == FromStage(names[stem])
         assert after.model.num_layers >= before.model.num_layers
         assert after.model.vocab_size == before.model.vocab_size
     assert chain[1].model.num_layers > chain[0].model.num_layers
     assert chain[1].batch.seq_length > chain[0].batch.seq_length
-    assert not chain[0].checkpoint.source.startswith("stage:")
+    assert not isinstance(chain[0].checkpoint.source, FromStage)
 
 
 @pytest.mark.parametrize("name", ["colosseum-355b", "debug"])
@@ -133,7 +134,7 @@ def test_a_campaign_runs_the_stages_in_order(name: str) -> None:
     assert [s["recipe"] for s in stages] == [f"{name}/{stem}" for stem in STAGES]
     for before, after in pairwise(stages):
         loaded = load(after["recipe"], after.get("overrides", [])).recipe
-        assert loaded.checkpoint.source == f"stage:{before['name']}"
+        assert loaded.checkpoint.source == FromStage(before["name"])
 
 
 def test_every_stage_word_names_a_shipped_recipe() -> None:

@@ -80,7 +80,7 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "data.train": st.sampled_from([None, "t.jsonl"]),
     "data.train_samples": st.sampled_from([None, 1, 1000]),
     "task.logprob_mbs": SMALL,
-    "checkpoint.from": st.sampled_from(["none", "/a", "run:x", "run:x@y", "stage:", "stage:a b", "run:"]),
+    "checkpoint.from": st.sampled_from(["none", "/a", "run:x", "run:x@3", "stage:a"]),
     "checkpoint.load": st.sampled_from([["weights"], [], ["optimizer"], ["weights", "weights"]]),
     "checkpoint.keep_every": st.sampled_from([None, 1, 250, 1000]),
     "resources.vboost": st.booleans(),

@@ -62,7 +62,7 @@ def _facts(
         found += [
             ("task", origin.recipe.task.kind),
             ("run", f"{metadata.run_id}, step {metadata.step:,}"),
-            ("trained from", origin.recipe.checkpoint.source),
+            ("trained from", str(origin.recipe.checkpoint.source)),
             ("recipe", metadata.recipe_hash),
             ("tokens over the whole lineage", format_count(metadata.consumed_tokens)),
         ]

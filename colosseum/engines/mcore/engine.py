@@ -14,6 +14,7 @@ from colosseum.errors import Fault, RefusedInput
 from colosseum.planning.plan import Plan
 from colosseum.recipe import derived
 from colosseum.recipe.schema import Recipe
+from colosseum.recipe.source import Source
 from colosseum.rundir import RunDir, checkpoint_folder, saved_steps
 
 
@@ -73,7 +74,7 @@ class McoreEngine:
     def no_checkpoint(self, run: RunDir) -> str:
         return megatron_checkpoints.has_saved_none(run)
 
-    def reference(self, run: RunDir, step: int, path: Path) -> str:
+    def reference(self, run: RunDir, step: int, path: Path) -> Source:
         return megatron_checkpoints.by_step(run, step)
 
     def source_faults(self, recipe: Recipe, runs: Path) -> list[Fault]:
@@ -82,9 +83,9 @@ class McoreEngine:
         try:
             found = read_metadata(source_folder(source, runs))
         except RefusedInput as refused:
-            return [Fault(path="checkpoint.from", value=source, rule=str(refused))]
+            return [Fault(path="checkpoint.from", value=str(source), rule=str(refused))]
         step, rules = found.step, load_faults(recipe, found, recipe.checkpoint.load)
-        faults = [Fault(path="checkpoint.from", value=source, rule=rule) for rule in rules]
+        faults = [Fault(path="checkpoint.from", value=str(source), rule=rule) for rule in rules]
         if "optimizer" not in recipe.checkpoint.load or total is None or step < total:
             return faults
         field = next(name for name in ("steps", "tokens", "epochs") if getattr(recipe.train, name) is not None)

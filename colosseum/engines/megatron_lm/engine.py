@@ -21,6 +21,7 @@ from colosseum.engines.foreign import (
 from colosseum.errors import Fault
 from colosseum.planning.plan import Plan
 from colosseum.recipe.schema import Recipe
+from colosseum.recipe.source import Fresh, Source
 from colosseum.rundir import RunDir
 from colosseum.units import parse_duration_s
 
@@ -122,7 +123,7 @@ class MegatronLmEngine:
     def no_checkpoint(self, run: RunDir) -> str:
         return megatron_checkpoints.has_saved_none(run)
 
-    def reference(self, run: RunDir, step: int, path: Path) -> str:
+    def reference(self, run: RunDir, step: int, path: Path) -> Source:
         return megatron_checkpoints.by_step(run, step)
 
     def source_faults(self, recipe: Recipe, runs: Path) -> list[Fault]:
@@ -300,7 +301,7 @@ def _run(recipe: Recipe) -> Iterator[str]:
 
 def _first_weights(recipe: Recipe) -> Iterator[str]:
     """Words of the first attempt: the weights that the run begins with."""
-    if recipe.checkpoint.source == "none":
+    if recipe.checkpoint.source == Fresh():
         return
     folder, step = source_folder(recipe.checkpoint.source)
     path = PurePosixPath(folder)

@@ -13,6 +13,7 @@ from typing import Any
 from colosseum.engines.foreign import RUN, source_folder, total_steps
 from colosseum.recipe.derived import nodes_and_ranks, steps_per_epoch
 from colosseum.recipe.schema import ChatTokens, Recipe, SftTask
+from colosseum.recipe.source import Fresh, FromRun
 from colosseum.units import parse_duration_s
 
 LOGS = "nemo"
@@ -40,10 +41,10 @@ def config(recipe: Recipe) -> Config:
 def restored(recipe: Recipe) -> str | None:
     """Where the first weights are: a .nemo file or folder. A run of ours leaves one when it is complete."""
     source = recipe.checkpoint.source
-    if source == "none":
+    if source == Fresh():
         return None
-    if not source.startswith("run:"):
-        return source
+    if not isinstance(source, FromRun):
+        return str(source)
     run = str(PurePosixPath(source_folder(source)[0]).parent)
     return f"{run}/{LOGS}/checkpoints/{PREFIX}.nemo"
 

@@ -15,6 +15,7 @@ from colosseum.engines.nemo1.nemo_file import SHAPE, configuration
 from colosseum.errors import Fault
 from colosseum.planning.plan import Plan
 from colosseum.recipe.schema import AUTO, Recipe
+from colosseum.recipe.source import Fresh, FromRun, Source
 from colosseum.rundir import RunDir
 
 NEMO = {"variable": "NEMO", "default": "/opt/NeMo"}
@@ -121,15 +122,15 @@ class Nemo1Engine:
     def no_checkpoint(self, run: RunDir) -> str:
         return f"run {run.root.name} is not complete: NeMo 1.x leaves {FINAL_NEMO} after its last step"
 
-    def reference(self, run: RunDir, step: int, path: Path) -> str:
-        return f"run:{run.root.resolve().name}"
+    def reference(self, run: RunDir, step: int, path: Path) -> Source:
+        return FromRun(run.root.resolve().name)
 
     def source_faults(self, recipe: Recipe, runs: Path) -> list[Fault]:
         """A .nemo, file or folder, of this model; an alignment takes its model from there."""
         if found := no_source(recipe, file=True):
             return found
         source = recipe.checkpoint.source
-        path = runs / source.removeprefix("run:") / FINAL_NEMO if source.startswith("run:") else Path(source)
+        path = runs / source.run / FINAL_NEMO if isinstance(source, FromRun) else Path(str(source))
         holds = configuration(path) if recipe.task.kind == "cpt" else None
         return [] if holds is None else list(_other_model(recipe, holds))
 
@@ -197,8 +198,9 @@ def _checkpoint(recipe: Recipe, found: Refusals) -> None:
     checkpoint = recipe.checkpoint
     found.unless_weights_alone(recipe)
     rule = "starts from the last weights (.nemo) of a complete run, not from one of its steps"
-    by_step = checkpoint.source.startswith("run:") and "@" in checkpoint.source
-    found.unless(not by_step, "checkpoint.from", checkpoint.source, rule, checkpoint.source.partition("@")[0])
+    source = checkpoint.source
+    if isinstance(source, FromRun) and source.step is not None:
+        found.add("checkpoint.from", str(source), rule, str(FromRun(source.run)))
 
 
 def _pretraining(recipe: Recipe, found: Refusals) -> None:
@@ -227,7 +229,7 @@ def _alignment(recipe: Recipe, found: Refusals) -> None:
         rule = "NeMo-Aligner always swaps the reference policy in from host memory"
         found.unless(task.reference == "host", "task.reference", task.reference, rule, "host")
         rule = "NeMo-Aligner's reference policy is the checkpoint that training starts from"
-        found.unless(task.reference_from is None, "task.reference_from", task.reference_from, rule)
+        found.unless(task.reference_from is None, "task.reference_from", str(task.reference_from), rule)
         rule = "NeMo-Aligner's IPO sums over the tokens of a response"
         found.unless(task.loss != "ipo_by_token", "task.loss", task.loss, rule, "ipo")
         found.unless(task.shuffle, "task.shuffle", False, "NeMo-Aligner's DPO always shuffles", True)
@@ -239,7 +241,7 @@ def _alignment(recipe: Recipe, found: Refusals) -> None:
         found.unless(value is not None, f"data.{name}", value, f"NeMo-Aligner needs a {name} file")
     rule = "NeMo-Aligner needs a checkpoint: it reads the model's configuration from it"
     source = recipe.checkpoint.source
-    found.unless(source != "none", "checkpoint.from", source, rule)
+    found.unless(source != Fresh(), "checkpoint.from", str(source), rule)
     rule = "NeMo-Aligner has no asynchronous saves"
     found.unless(not recipe.checkpoint.async_save, "checkpoint.async", True, rule, False)
     train = recipe.train

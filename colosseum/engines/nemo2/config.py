@@ -12,6 +12,7 @@ from typing import Any
 from colosseum.engines.foreign import RUN, total_steps
 from colosseum.recipe.derived import nodes_and_ranks
 from colosseum.recipe.schema import Recipe
+from colosseum.recipe.source import Fresh
 
 LOGS = "nemo"
 """NeMo's log folder inside the run; its checkpoints lie in ``checkpoints`` below."""
@@ -328,4 +329,4 @@ def _resume(recipe: Recipe) -> Node:
 def restored(recipe: Recipe) -> str | None:
     """The NeMo 2 checkpoint folder that a run begins with: only a path says which."""
     source = recipe.checkpoint.source
-    return None if source == "none" else source
+    return None if source == Fresh() else str(source)

@@ -24,6 +24,7 @@ from colosseum.engines.nemo2.config import LOGS, SCHEDULES, launch_tree
 from colosseum.errors import Fault
 from colosseum.planning.plan import Plan
 from colosseum.recipe.schema import Recipe
+from colosseum.recipe.source import Fresh, FromPath, FromRun, Source
 from colosseum.rundir import RunDir
 from colosseum.units import parse_duration_s
 
@@ -101,8 +102,8 @@ class Nemo2Engine:
     def no_checkpoint(self, run: RunDir) -> str:
         return megatron_checkpoints.has_saved_none(run)
 
-    def reference(self, run: RunDir, step: int, path: Path) -> str:
-        return str(path.resolve())  # its folders have names of their own
+    def reference(self, run: RunDir, step: int, path: Path) -> Source:
+        return FromPath(str(path.resolve()))  # its folders have names of their own
 
     def source_faults(self, recipe: Recipe, runs: Path) -> list[Fault]:
         return no_source(recipe)
@@ -127,12 +128,12 @@ def _numerics(recipe: Recipe, found: Refusals) -> None:
 
 
 def _checkpoint(recipe: Recipe, found: Refusals) -> None:
-    checkpoint = recipe.checkpoint
+    checkpoint, source = recipe.checkpoint, recipe.checkpoint.source
     rule = "loads weights, or weights and optimizer; mcore also loads data and rng"
     weights = checkpoint.load in (("weights",), ("weights", "optimizer"))
-    found.unless(checkpoint.source == "none" or weights, "checkpoint.load", list(checkpoint.load), rule, ["weights"])
+    found.unless(source == Fresh() or weights, "checkpoint.load", list(checkpoint.load), rule, ["weights"])
     rule = "needs the path of a NeMo 2 checkpoint folder (RUN/nemo/checkpoints/…)"
-    found.unless(not checkpoint.source.startswith("run:"), "checkpoint.from", checkpoint.source, rule)
+    found.unless(not isinstance(source, FromRun), "checkpoint.from", str(source), rule)
 
 
 def _sft(recipe: Recipe, found: Refusals) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +21,8 @@ from colosseum.reading import Unreadable, read_bytes
 from colosseum.recipe import site
 from colosseum.recipe.scan import scan
 from colosseum.recipe.schema import DEFAULT_ENGINE, Count, EngineName, Recipe
+from colosseum.recipe.source import Fresh, FromPath, FromRun, FromStage, Source
 from colosseum.rundir import RunDir
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """``RUN`` or ``RUN@STEP``: a run, by name or folder, and the checkpoint to take (None = the newest)."""
-
-    run: str
-    step: int | None
-
-    @classmethod
-    def parse(cls, text: str) -> Source:
-        name, at, step = text.rpartition("@")
-        return cls(name, int(step)) if at and step.isdecimal() and len(step) < 16 else cls(text, None)
 
 
 def anchored(recipe: Recipe, base: Path) -> Recipe:
@@ -51,10 +38,10 @@ def anchored(recipe: Recipe, base: Path) -> Recipe:
     for key in ("train", "validation", "cache_dir"):
         fix(data["data"], key)
     fix(data["tokenizer"], "path")
-    if _is_path(recipe.checkpoint.source):
+    if isinstance(recipe.checkpoint.source, FromPath):
         fix(data["checkpoint"], "from")
-    if (reference := _reference_folder(recipe)) is not None:
-        data["task"]["reference_from"] = os.path.normpath(base / os.path.expanduser(reference))  # noqa: PTH111
+    if isinstance(_reference(recipe), FromPath):
+        fix(data["task"], "reference_from")
     site.anchor(data["cluster"], base)
     fix(data["cluster"]["paths"], "data")
     return Recipe.from_data(data)
@@ -68,7 +55,7 @@ def missing(recipe: Recipe, runs: Path) -> list[Fault]:
     if recipe.task.kind == "cpt" and not recipe.data.blend:
         found.append(Fault(path="data.blend", value=[], rule="names no data; a launch needs data"))
     found += _blend_faults(recipe) + _site_faults(recipe, runs) + tokenizer_faults(recipe)
-    return found + _checkpoint_faults(recipe, runs)
+    return found + _checkpoint_faults(recipe, runs) + _reference_faults(recipe, runs)
 
 
 def _blend_faults(recipe: Recipe) -> list[Fault]:
@@ -133,18 +120,11 @@ def _files(recipe: Recipe) -> Iterator[tuple[str, str]]:
             yield f"data.{key}", file
     if recipe.tokenizer.path is not None:
         yield "tokenizer.path", recipe.tokenizer.path
-    if (reference := _reference_folder(recipe)) is not None:
-        yield "task.reference_from", reference
 
 
-def _reference_folder(recipe: Recipe) -> str | None:
-    """Path of another reference policy than the start; None also for a run's name, which the ranks look up."""
-    source = getattr(recipe.task, "reference_from", None)
-    return source if source is not None and _is_path(source) else None
-
-
-def _is_path(source: str) -> bool:
-    return source != "none" and not source.startswith(("run:", "stage:"))
+def _reference(recipe: Recipe) -> FromPath | FromRun | None:
+    """A reference policy other than the weights of the start."""
+    return getattr(recipe.task, "reference_from", None)
 
 
 def no_conversion(writer: str, reader: str) -> str | None:
@@ -159,28 +139,35 @@ def no_conversion(writer: str, reader: str) -> str | None:
 
 def _checkpoint_faults(recipe: Recipe, runs: Path) -> list[Fault]:
     source = recipe.checkpoint.source
-
-    def fault(rule: str) -> list[Fault]:
-        return [Fault(path="checkpoint.from", value=source, rule=rule)]
-
-    if source == "none":
+    if source == Fresh():
         return []
-    if source.startswith("stage:"):
-        return fault(
-            "only a campaign sets a stage; otherwise use --from RUN, checkpoint.from=PATH or checkpoint.from=none"
-        )
-    if source.startswith("run:"):
-        wanted = Source.parse(source.removeprefix("run:"))
-        run = RunDir(runs / wanted.run)
-        if not run.root.is_dir():
-            return fault(f"no such run in {runs}")
-        if rule := no_conversion(_engine_of(run), recipe.engine):
-            return fault(rule)
-        if not _has_step(run, wanted.step):
-            return fault(_no_step(run, wanted.step))
-    elif not Path(source).exists():
-        return fault("does not exist")
+    if rule := _unusable(source, recipe.engine, runs):
+        return [Fault(path="checkpoint.from", value=str(source), rule=rule)]
     return engine_of(recipe.engine).source_faults(recipe, runs)
+
+
+def _reference_faults(recipe: Recipe, runs: Path) -> list[Fault]:
+    reference = _reference(recipe)
+    rule = None if reference is None else _unusable(reference, recipe.engine, runs)
+    return [Fault(path="task.reference_from", value=str(reference), rule=rule)] if rule else []
+
+
+def _unusable(source: Source, engine: str, runs: Path) -> str | None:
+    """Why a run cannot take weights from here; None = there are some."""
+    match source:
+        case FromRun(name, step):
+            run = RunDir(runs / name)
+            if not run.root.is_dir():
+                return f"no such run in {runs}"
+            return no_conversion(_engine_of(run), engine) or (None if _has_step(run, step) else _no_step(run, step))
+        case FromPath(path):
+            return None if Path(path).exists() else "does not exist"
+        case FromStage():
+            return (
+                "only a campaign sets a stage; otherwise use --from RUN, checkpoint.from=PATH or checkpoint.from=none"
+            )
+        case Fresh():
+            return None
 
 
 class _WrittenBatch(BaseModel):
@@ -233,7 +220,7 @@ def _no_step(run: RunDir, step: int | None) -> str:
     return f"run {run.root.name} has no checkpoint of step {step}; it has {', '.join(map(str, steps[-8:]))}"
 
 
-def checkpoint_reference(run: RunDir, step: int | None, runs: Path) -> tuple[str, int]:
+def checkpoint_reference(run: RunDir, step: int | None, runs: Path) -> tuple[Source, int]:
     """``checkpoint.from`` of a run's checkpoint, and its step (None = newest): by name inside ``runs``, else by folder.
 
     Raises:
@@ -245,4 +232,4 @@ def checkpoint_reference(run: RunDir, step: int | None, runs: Path) -> tuple[str
     step = list(left)[-1] if step is None else step
     if run.root.resolve().parent == runs.resolve():
         return engine_of(_engine_of(run)).reference(run, step, left[step]), step
-    return str(left[step].resolve()), step
+    return FromPath(str(left[step].resolve())), step

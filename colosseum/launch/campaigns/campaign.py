@@ -33,6 +33,7 @@ from colosseum.launch.runs.submit import (
 from colosseum.recipe import derived
 from colosseum.recipe.load import load, load_cluster
 from colosseum.recipe.schema import Name, Recipe, Section, Text
+from colosseum.recipe.source import FromRun, FromStage
 from colosseum.rundir import RunDir, new_run_id
 
 SCHEMA = "colosseum.campaign/1"
@@ -211,12 +212,14 @@ def _stage(
             recipe = load(entry.recipe, (*entry.overrides, *more, *words), cluster=cluster).recipe
         runs = {stage.name: stage.run for stage in before}
         source, begins_from = None, recipe.checkpoint.source
-        if begins_from.startswith("stage:"):
-            source = begins_from.removeprefix("stage:")
+        if isinstance(begins_from, FromStage):
+            source = begins_from.stage
             if source not in runs:
                 rule = "names no stage before this one"
-                raise RefusedInput([Fault(path="checkpoint.from", value=begins_from, rule=rule, nearest=tuple(runs))])
-            recipe = recipe.starting_from(f"run:{runs[source]}")
+                raise RefusedInput(
+                    [Fault(path="checkpoint.from", value=str(begins_from), rule=rule, nearest=tuple(runs))]
+                )
+            recipe = recipe.starting_from(FromRun(runs[source]))
         compiled = prepare(recipe, base)
         if not dry:
             known = [f for f in inputs.missing(compiled.recipe, root) if source is None or f.path != "checkpoint.from"]

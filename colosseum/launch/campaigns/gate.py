@@ -21,10 +21,11 @@ from colosseum.checkpoint.folders import newest_committed, read_metadata
 from colosseum.checkpoint.metadata import CheckpointMetadata, ModelShape
 from colosseum.engines.registry import engine_of
 from colosseum.errors import ColosseumError, RefusedInput
-from colosseum.launch.bundles.inputs import Source, no_conversion
+from colosseum.launch.bundles.inputs import no_conversion
 from colosseum.launch.campaigns import growing
 from colosseum.reading import Unreadable, read_bytes, read_object
 from colosseum.recipe.schema import Recipe
+from colosseum.recipe.source import FromRun
 from colosseum.records import text, whole
 from colosseum.rundir import CHECKPOINT_MARK, EXIT_FINAL, RunDir, checkpoint_folder, read_lines
 from colosseum.terminal import clean
@@ -77,19 +78,18 @@ def judge(run: RunDir) -> Verdict:
     """
     recipe = read_bundle(run.bundle).recipe
     source = recipe.checkpoint.source
-    if not source.startswith("run:"):
+    if not isinstance(source, FromRun):
         raise RefusedInput(
             f"{run.root.name} starts from {source}, which is not a run: a gate checks the checkpoint of a run"
         )
-    wanted = Source.parse(source.removeprefix("run:"))
-    parent = RunDir(run.root.resolve().parent / wanted.run)
-    faults = [] if wanted.step is not None or parent.is_complete() else [f"{wanted.run} has not reached its last step"]
+    parent = RunDir(run.root.resolve().parent / source.run)
+    faults = [] if source.step is not None or parent.is_complete() else [f"{source.run} has not reached its last step"]
     its = read_bundle(parent.bundle).recipe
     if not engine_of(its.engine).has_metadata:
         return _of_foreign(recipe, parent, its, faults)
-    step = newest_committed(parent.checkpoints) if wanted.step is None else wanted.step
+    step = newest_committed(parent.checkpoints) if source.step is None else source.step
     if step is None:
-        return Verdict(faults=(*faults, f"{wanted.run} has no complete checkpoint"), notes=(), lineage=())
+        return Verdict(faults=(*faults, f"{source.run} has no complete checkpoint"), notes=(), lineage=())
     try:
         metadata = read_metadata(checkpoint_folder(parent.checkpoints, step))
     except RefusedInput as refused:
@@ -98,9 +98,9 @@ def judge(run: RunDir) -> Verdict:
     notes = load_notes(recipe, metadata) + ([growing.sentence(metadata, plan)] if plan else [])
     handed_over = growing.as_grown(metadata, plan) if plan else metadata
     faults += load_faults(recipe, handed_over, recipe.checkpoint.load) + _ledger_faults(parent, metadata)
-    if wanted.step is None and (total := _total_steps(parent)) is not None and step != total:
+    if source.step is None and (total := _total_steps(parent)) is not None and step != total:
         faults.append(
-            f"the newest complete checkpoint of {wanted.run} is at step {step:,}, not at its last step {total:,}"
+            f"the newest complete checkpoint of {source.run} is at step {step:,}, not at its last step {total:,}"
         )
     return Verdict(
         faults=tuple(faults),

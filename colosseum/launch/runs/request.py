@@ -12,11 +12,12 @@ from colosseum.bundle import RECIPE, LaunchBundle, read_bundle, to_yaml
 from colosseum.engines.releases import image_warnings
 from colosseum.errors import Fault, RefusedInput
 from colosseum.launch.bundles.compile import Compiled, Lineage
-from colosseum.launch.bundles.inputs import Source, checkpoint_reference
+from colosseum.launch.bundles.inputs import checkpoint_reference
 from colosseum.launch.runs.submit import find_run, prepare, runs_root
 from colosseum.recipe.load import Loaded, Setting, cluster_names, load, load_cluster
 from colosseum.recipe.override import read_words
 from colosseum.recipe.schema import Recipe
+from colosseum.recipe.source import run_and_step
 from colosseum.recipe.stages import recipe_of_stage
 from colosseum.rundir import RunDir
 
@@ -69,15 +70,15 @@ def read(request: Request, base: Path) -> NewRun | Continued:
     if named or request.source is None:
         return _new(request, base)
     runs = runs_root(request.runs, load_cluster(request.cluster))
-    source = Source.parse(request.source)
-    run = find_run(source.run, runs)
+    name, step = run_and_step(request.source)
+    run = find_run(name, runs)
     bundle = read_bundle(run.bundle)
-    if not request.overrides and source.step is None and request.cluster is None:
+    if not request.overrides and step is None and request.cluster is None:
         _check_kind(request.kind, bundle.recipe, {})
         return Continued(run=run, bundle=bundle)
     loaded = _load_again(bundle, request)
     runs = runs_root(request.runs, loaded.recipe.cluster)
-    return _compiled(request, loaded, base, runs, (run, source.step), shown=run.root.name)
+    return _compiled(request, loaded, base, runs, (run, step), shown=run.root.name)
 
 
 @contextmanager
@@ -108,8 +109,8 @@ def _new(request: Request, base: Path) -> NewRun:
     runs = runs_root(request.runs, loaded.recipe.cluster)
     parent = None
     if request.source is not None:
-        source = Source.parse(request.source)
-        parent = find_run(source.run, runs), source.step
+        run, step = run_and_step(request.source)
+        parent = find_run(run, runs), step
     return _compiled(request, loaded, base, runs, parent, shown=name)
 
 

@@ -33,6 +33,7 @@ from colosseum.recipe.derived import layout_text
 from colosseum.recipe.hash import recipe_hash
 from colosseum.recipe.load import load
 from colosseum.recipe.schema import Checkpoint, Recipe
+from colosseum.recipe.source import Fresh
 from colosseum.rundir import RunDir, latest_rows, saved_steps
 
 REHEARSAL_SCHEMA = "colosseum.rehearsal/1"
@@ -160,7 +161,7 @@ def full_recipe(recipe: Recipe, base: Path) -> Recipe:
 
 def identity(recipe: Recipe) -> str:
     """Hash of what a rehearsal proves: the recipe but for the checkpoint it begins from."""
-    return recipe_hash(recipe.starting_from("none"))
+    return recipe_hash(recipe.starting_from(Fresh()))
 
 
 def passed_rehearsal(recipe: Recipe, runs: Path) -> bool:
@@ -274,7 +275,7 @@ def _try(recipe: Recipe, parent: RunDir | None, runs: Path, scheduler: Foregroun
     if parent is not None:
         reference, step = checkpoint_reference(parent, SAVE_AT, runs)
         data = recipe.as_data()
-        data["checkpoint"].update({"from": reference, "load": list(Checkpoint.model_fields["load"].default)})
+        data["checkpoint"].update({"from": str(reference), "load": list(Checkpoint.model_fields["load"].default)})
         recipe, lineage = Recipe.from_data(data), Lineage(run=parent.root.name, step=step)
     compiled = prepare(recipe, runs, lineage=lineage)
     run, submission = launch(compiled, scheduler, runs, shown=recipe.name)

@@ -12,6 +12,7 @@ from colosseum.launch.bundles.compile import Compiled, compile_bundle
 from colosseum.launch.schedulers.base import Queue
 from colosseum.launch.schedulers.registry import scheduler_of
 from colosseum.recipe.schema import Recipe
+from colosseum.recipe.source import Fresh
 from colosseum.units import parse_duration_s
 
 STEPS, STOP_AFTER = 20, 10
@@ -60,6 +61,6 @@ def _small(recipe: Recipe, gpus: int, gbs: int, first: int) -> Recipe:
 def _first_step(recipe: Recipe, runs: Path) -> int:
     """The step that the run begins after: the checkpoint's where the optimizer goes on, else 0."""
     source = recipe.checkpoint.source
-    if source == "none" or "optimizer" not in recipe.checkpoint.load:
+    if source == Fresh() or "optimizer" not in recipe.checkpoint.load:
         return 0
     return read_metadata(source_folder(source, runs)).step

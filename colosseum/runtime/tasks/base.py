@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol
 
 import torch
 
+from colosseum.recipe.source import Source
 from colosseum.runtime.stability.ladder import Event
 
 Batch = dict[str, torch.Tensor]
@@ -88,9 +89,9 @@ class Setup:
     model: list[Any]
     references: Path
     """Folder of what is computed once for the whole run."""
-    load_start: Callable[[str | None], None]
+    load_start: Callable[[Source | None], None]
     """Puts the weights of a checkpoint, named as in ``checkpoint.from``, into the model; None: those of the start."""
-    identity_of: Callable[[str | None], str]
+    identity_of: Callable[[Source | None], str]
     """Which weights these are."""
 
 

@@ -28,6 +28,7 @@ from colosseum.data.align.rows import Conversation, Turn
 from colosseum.errors import EnvironmentFault, RefusedInput
 from colosseum.recipe.load import load
 from colosseum.recipe.schema import ChatTokens, Recipe
+from colosseum.recipe.source import FromPath
 from tests.checkpoint.hf import models
 
 HERE = Path(__file__).parent
@@ -142,7 +143,7 @@ def test_from_a_folder_to_a_planned_sft(imported: Path, tmp_path: Path, capsys: 
     found = load(str(recipe)).recipe
     assert found.model == read_folder(imported / "llama3" / "in").model
     assert (found.model.rope_base, found.model.rope_scaling, found.tokenizer.eod) == (500000, 8.0, "</s>")
-    assert (found.checkpoint.source, found.checkpoint.load) == (str(out), ("weights",))
+    assert (found.checkpoint.source, found.checkpoint.load) == (FromPath(str(out)), ("weights",))
     assert Path(str(found.tokenizer.path)).is_file()
     # A template of the folder's own is the recipe's too.
     (out / "tokenizer" / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")

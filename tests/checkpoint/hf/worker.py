@@ -38,7 +38,7 @@ def main(jobs_file: str) -> None:
             parallel.form_groups(recipe)
             parallel.seed(recipe)
         training = job._build(RunDir(Path(entry["out"]).parent), recipe, 8)
-        folder = Path(recipe.checkpoint.source)
+        folder = Path(str(recipe.checkpoint.source))
         loading.load(training, folder, read_metadata(folder), ("weights",))
         (chunk,) = training.model
         ids = list(entry["tokens"])
