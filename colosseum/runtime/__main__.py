@@ -21,6 +21,9 @@ def main(words: list[str]) -> int:
     from colosseum.runtime.stopping import StopSignal
 
     stop = StopSignal()
+    from colosseum.runtime import device
+
+    device.compile_nothing_on_cpu()
     from colosseum.runtime.job import main as run
 
     return run(Path(words[0]), stop)

@@ -44,6 +44,21 @@ def name() -> str:
     return torch.cuda.get_device_name() if is_cuda() else "cpu"
 
 
+def compile_nothing_on_cpu() -> None:
+    """Before megatron-core is imported: it has small functions compiled (torch.compile), for GPUs.
+
+    On a CPU the compiler's import and work take seconds in every rank, a C++ compiler must be there, and no step is
+    faster.
+    """
+    if not is_cuda():
+        torch.compile = _uncompiled
+
+
+def _uncompiled(function: Any = None, **_: Any) -> Any:
+    """As a decorator with arguments or without."""
+    return _uncompiled if function is None else function
+
+
 @functools.cache
 def prepare(local_rank: int, local_ranks: int) -> None:
     """Takes this rank's device; once a process, before megatron-core builds anything."""

@@ -58,9 +58,14 @@ class Place:
     def runs(self) -> Path:
         return self.folder / "runs"
 
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        env = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
-        command = [COLOSSEUM, "train", "cpt", *words, "--runs", str(self.runs)]
+    @property
+    def compiled(self) -> Path:
+        """What torch.compile would write."""
+        return self.folder / "compiled"
+
+    def start(self, *words: str, verb: tuple[str, str] = ("train", "cpt")) -> subprocess.Popen[str]:
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "80", "TORCHINDUCTOR_CACHE_DIR": str(self.compiled)}
+        command = [COLOSSEUM, *verb, *words, "--runs", str(self.runs)]
         return subprocess.Popen(
             command, cwd=self.folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )

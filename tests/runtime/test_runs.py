@@ -104,6 +104,7 @@ def test_a_stopped_run_comes_back_bit_for_bit(
     ledger = list(read_lines(run.ledger))[-1]
     assert (ledger["step"], ledger["consumed_samples"]) == (18, 18 * tiny.GBS)
     assert any(run.tensorboard.iterdir())
+    assert list(place.compiled.rglob("*.so")) == [], "a CPU may have no C++ compiler"
 
 
 @dataclass(frozen=True)

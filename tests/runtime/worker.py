@@ -18,6 +18,9 @@ faulthandler.enable()
 
 
 def main(jobs_file: str) -> None:
+    from colosseum.runtime import device
+
+    device.compile_nothing_on_cpu()
     import torch.distributed as dist
     from megatron.core import parallel_state
 

@@ -8,6 +8,9 @@ from pathlib import Path
 
 if __name__ == "__main__":
     warnings.filterwarnings("ignore")
+    from colosseum.runtime import device
+
+    device.compile_nothing_on_cpu()
     from colosseum.runtime.generation.engine import follow
 
     checkpoint, *numbers = sys.argv[1:]

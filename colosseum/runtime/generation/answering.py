@@ -38,6 +38,9 @@ def loaded(folder: Path, translator: Translator, say: Callable[[str], None], *, 
         as_trained: on the checkpoint's TP x PP ranks, else in one process.
     """
     warnings.filterwarnings("ignore")  # of libraries, about themselves, in the middle of a chat
+    from colosseum.runtime import device
+
+    device.compile_nothing_on_cpu()
     from colosseum.runtime.generation.engine import started
 
     layout = read_metadata(folder).layout

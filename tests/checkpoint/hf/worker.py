@@ -12,6 +12,9 @@ warnings.filterwarnings("ignore")
 
 
 def main(jobs_file: str) -> None:
+    from colosseum.runtime import device
+
+    device.compile_nothing_on_cpu()
     import numpy as np
     import torch
     import torch.distributed as dist

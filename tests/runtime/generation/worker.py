@@ -15,6 +15,9 @@ warnings.filterwarnings("ignore")
 
 
 def main(jobs_file: str) -> None:
+    from colosseum.runtime import device
+
+    device.compile_nothing_on_cpu()
     from colosseum.runtime.generation.engine import started
     from colosseum.runtime.generation.sampling import Sampling
 
