@@ -14,7 +14,7 @@ import pytest
 from colosseum.engines.registry import ENGINES
 from colosseum.launch.schedulers.registry import SCHEDULERS
 from colosseum.launch.schedulers.scripts import SCRIPTS
-from colosseum.recipe.schema import Cluster
+from colosseum.recipe.cluster import Cluster
 
 PACKAGE = Path(__file__).resolve().parents[1] / "colosseum"
 NAMES = {"engine": set(ENGINES), "scheduler": set(SCHEDULERS)}

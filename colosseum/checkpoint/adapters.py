@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from colosseum.checkpoint.torchdist import Tensors
-from colosseum.recipe.schema import Lora
+from colosseum.recipe.tasks import Lora
 
 SUFFIX, A, B = "_lora", "a", "b"
 """``….linear_qkv.weight`` has its adapter in ``….linear_qkv_lora.a`` and ``….linear_qkv_lora.b``."""

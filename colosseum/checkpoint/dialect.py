@@ -10,7 +10,7 @@ from colosseum.checkpoint.metadata import CheckpointMetadata
 from colosseum.data.align.hf_template import HfTemplate, read_hf_template
 from colosseum.data.align.prompts import Dialect
 from colosseum.errors import Fault, RefusedInput
-from colosseum.recipe.schema import ChatTokens
+from colosseum.recipe.tasks import ChatTokens
 
 
 def dialect_of(origin: Origin, metadata: CheckpointMetadata) -> Dialect:

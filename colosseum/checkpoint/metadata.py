@@ -6,7 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from colosseum.recipe.schema import Lora, Model, Recipe
+from colosseum.recipe.schema import Model, Recipe
+from colosseum.recipe.tasks import Lora
 
 CHECKPOINT_SCHEMA: Literal["colosseum.checkpoint/2"] = "colosseum.checkpoint/2"
 """Those of /1 say less of their model."""

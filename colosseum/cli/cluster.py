@@ -11,8 +11,8 @@ from rich.text import Text
 
 from colosseum.cli.output import Json, columns, emit, stdout, warn
 from colosseum.errors import RefusedInput, RunFailed
+from colosseum.recipe.cluster import Cluster as ClusterFile
 from colosseum.recipe.load import cluster_names, load_cluster
-from colosseum.recipe.schema import Cluster as ClusterFile
 from colosseum.units import parse_duration_s
 
 MARKS = {True: Text("ok", style="green"), False: Text("FAILED", style="bold red"), None: Text("?", style="yellow")}

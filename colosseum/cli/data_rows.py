@@ -18,7 +18,7 @@ from colosseum.data.align.lint import lint as linted
 from colosseum.data.align.rows import Kind, kind_of
 from colosseum.data.align.view import View, as_html, as_text, look
 from colosseum.errors import RunFailed
-from colosseum.recipe.schema import ChatTokens
+from colosseum.recipe.tasks import ChatTokens
 
 DEFAULT_SEQ_LENGTH = 4096
 File = Annotated[Path, typer.Argument(help="JSONL file of chats, prompts with responses, or preference pairs.")]

@@ -18,7 +18,7 @@ from colosseum.planning.constants import Calibration, Constants
 from colosseum.planning.cost import attention_time, gemm_time
 from colosseum.planning.flops import Array
 from colosseum.planning.plan import Plan
-from colosseum.recipe.schema import Hardware
+from colosseum.recipe.cluster import Hardware
 
 MEASUREMENTS_SCHEMA = "colosseum.measurements/1"
 WARM_UP_STEPS = 5

@@ -8,7 +8,7 @@ import numpy as np
 
 from colosseum.planning.constants import Constants
 from colosseum.planning.flops import Array
-from colosseum.recipe.schema import Hardware
+from colosseum.recipe.cluster import Hardware
 
 
 def local_rate(hardware: Hardware, constants: Constants) -> float:

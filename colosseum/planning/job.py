@@ -11,7 +11,9 @@ import numpy as np
 from colosseum.planning.flops import Array, Shape
 from colosseum.planning.plan import Layout
 from colosseum.recipe import derived
-from colosseum.recipe.schema import Hardware, Lora, Recipe
+from colosseum.recipe.cluster import Hardware
+from colosseum.recipe.schema import Recipe
+from colosseum.recipe.tasks import Lora
 
 RECOMPUTE = ("none", "selective", "full")
 

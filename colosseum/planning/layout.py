@@ -17,7 +17,8 @@ from colosseum.planning.flops import Array
 from colosseum.planning.job import RECOMPUTE, Layouts
 from colosseum.planning.plan import Layout
 from colosseum.recipe import derived
-from colosseum.recipe.schema import AUTO, Recipe
+from colosseum.recipe.base import AUTO
+from colosseum.recipe.schema import Recipe
 
 Mask = npt.NDArray[np.bool_]
 MAX_MBS = 8

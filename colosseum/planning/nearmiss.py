@@ -17,8 +17,9 @@ from colosseum.planning.layout import enumerate_layouts
 from colosseum.planning.plan import Layout
 from colosseum.planning.search import evaluate, search
 from colosseum.recipe import derived, rules
+from colosseum.recipe.base import AUTO
 from colosseum.recipe.rules_base import divisors, multiples, replaced
-from colosseum.recipe.schema import AUTO, Recipe
+from colosseum.recipe.schema import Recipe
 from colosseum.units import format_bytes, format_count, format_duration
 
 DAY_S = 86400.0

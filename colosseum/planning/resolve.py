@@ -16,7 +16,8 @@ from colosseum.planning.layout import enumerate_layouts, layout_of
 from colosseum.planning.plan import Convention, Layout, Memory, Plan, Rejected
 from colosseum.planning.search import TIE, Evaluated, search
 from colosseum.recipe import derived, rules
-from colosseum.recipe.schema import AUTO, Recipe
+from colosseum.recipe.base import AUTO
+from colosseum.recipe.schema import Recipe
 from colosseum.units import format_bytes
 
 ERROR_RANGE = (0.93, 1.10)

@@ -12,8 +12,10 @@ from math import ceil, prod
 from typing import Any, Literal
 
 from colosseum.recipe import derived
+from colosseum.recipe.base import DEFAULT_ENGINE
+from colosseum.recipe.cluster import Cluster, Hardware
 from colosseum.recipe.rules_base import Facts
-from colosseum.recipe.schema import DEFAULT_ENGINE, Cluster, Hardware, Model, Recipe
+from colosseum.recipe.schema import Model, Recipe
 
 Dimension = Literal["tp", "pp", "cp", "dp"]
 Verdict = Literal["kept", "scaled", "dropped"]

@@ -5,7 +5,9 @@ Rules, planner, engines, runtime and the job script all use these, so that a pla
 
 from __future__ import annotations
 
-from colosseum.recipe.schema import AUTO, Cluster, EngineName, Recipe
+from colosseum.recipe.base import AUTO, EngineName
+from colosseum.recipe.cluster import Cluster
+from colosseum.recipe.schema import Recipe
 
 
 def total_steps(recipe: Recipe) -> int | None:

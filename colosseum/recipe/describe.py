@@ -12,7 +12,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from colosseum.recipe import walk
-from colosseum.recipe.schema import Recipe, Section
+from colosseum.recipe.base import Section
+from colosseum.recipe.schema import Recipe
 from colosseum.recipe.source import FORMS
 
 READERS = {

@@ -26,6 +26,7 @@ from omegaconf.errors import OmegaConfBaseException
 from colosseum.errors import Fault, RefusedInput
 from colosseum.recipe import site
 from colosseum.recipe.check import check, placed
+from colosseum.recipe.cluster import Cluster
 from colosseum.recipe.derived import image_field
 from colosseum.recipe.override import (
     COMMAND_LINE,
@@ -40,7 +41,7 @@ from colosseum.recipe.override import (
 )
 from colosseum.recipe.provenance import Provenance, Setting, default_of
 from colosseum.recipe.scan import Scanned, read_text, scan
-from colosseum.recipe.schema import Cluster, Recipe
+from colosseum.recipe.schema import Recipe
 
 __all__ = ["Loaded", "Setting", "cluster_names", "describe_recipe", "load", "shipped_recipes"]
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from colosseum.errors import Fault
-from colosseum.recipe import schema, walk
+from colosseum.recipe import base, schema, tasks, walk
 from colosseum.recipe.override import nearest
 from colosseum.recipe.source import Source
 
@@ -19,7 +19,7 @@ Path_ = tuple[str, ...]
 QUOTE_BOOL = "YAML reads an unquoted no, off, on, yes, true or false as a boolean: put it in quotes"
 QUOTE_NUMBER = "YAML reads it as a number: put it in quotes"
 DURATION_AS_INT = "YAML reads 24:00:00 as an integer: write a duration with a unit, such as 24h, 90m or 1-00:00:00"
-_TASKS: dict[str, type[BaseModel]] = {"cpt": schema.CptTask, "sft": schema.SftTask, "dpo": schema.DpoTask}
+_TASKS: dict[str, type[BaseModel]] = {"cpt": tasks.CptTask, "sft": tasks.SftTask, "dpo": tasks.DpoTask}
 MAX_FAULTS = 100
 _MOE = ("moe", "expert", "router")
 
@@ -128,7 +128,7 @@ def default_of(path: Sequence[str], data: Any) -> Any:
 
 
 def _section(annotation: Any, value: Any) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, schema.CptTask | schema.SftTask | schema.DpoTask):
+    if isinstance(annotation, type) and issubclass(annotation, tasks.CptTask | tasks.SftTask | tasks.DpoTask):
         return annotation
     found = walk.sections(annotation)
     if len(found) > 1:
@@ -248,7 +248,7 @@ def _hint(path: Path_, value: Any, items: list[Any], data: Any) -> str:
     if not kinds & {"string_type", "literal_error", "union_tag_invalid"}:
         return ""
     info = (fields_of(path[:-1], data) or {}).get(path[-1]) if path else None
-    if info is not None and any(getattr(m, "func", None) is schema._duration for m in info.metadata):
+    if info is not None and any(getattr(m, "func", None) is base.checked_duration for m in info.metadata):
         return DURATION_AS_INT if isinstance(value, int) and not isinstance(value, bool) else ""
     if kinds & {"bool_type", "int_type", "float_type"}:
         return ""

@@ -8,7 +8,8 @@ from itertools import chain, islice
 from typing import Any
 
 from colosseum.recipe import derived
-from colosseum.recipe.schema import AUTO, Auto, Recipe, Section
+from colosseum.recipe.base import AUTO, Auto, Section
+from colosseum.recipe.schema import Recipe
 from colosseum.recipe.walk import attributes
 
 LARGEST = 10**15

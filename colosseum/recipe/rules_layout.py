@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import gcd, lcm
 
+from colosseum.recipe.base import AUTO
 from colosseum.recipe.rules_base import Facts, Finding, Rule, divisors, multiples
-from colosseum.recipe.schema import AUTO
 
 
 def gpus_fill_replicas(facts: Facts) -> Iterator[Finding]:

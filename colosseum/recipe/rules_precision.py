@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from math import lcm
 
 from colosseum.recipe import derived
+from colosseum.recipe.base import AUTO
 from colosseum.recipe.rules_base import Facts, Finding, Rule, multiples
-from colosseum.recipe.schema import AUTO
 
 FP8_UNIT = 16
 """Transformer Engine: both dimensions of an FP8 GEMM operand are multiples of 16 (rows of a local operand: 8)."""

@@ -6,147 +6,34 @@ This file defines types, ranges and defaults; cross-field rules are in ``rules.p
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetPydanticSchema, StringConstraints
-from pydantic_core import core_schema
+from pydantic import ConfigDict, Field
 
-from colosseum.recipe.source import Fresh, FromPath, FromRun, Source, parse_reference, parse_source
-from colosseum.units import parse_duration_s
-
-Auto = Literal["auto"]
-AUTO: Auto = "auto"
-
-
-def _duration(text: str) -> str:
-    parse_duration_s(text)
-    return text
-
-
-def _one_line(text: str) -> str:
-    if any(ord(c) < 32 or ord(c) == 127 for c in text):
-        raise ValueError("must be one line of text without control characters")
-    return text
-
-
-Count = Annotated[int, Field(ge=1, le=10**15)]
-Whole = Annotated[int, Field(ge=0, le=10**15)]
-CountOrAuto = Count | Auto
-BoolOrAuto = bool | Auto
-Rate = Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]
-Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-Positive = Annotated[float, Field(gt=0, ge=1e-30, le=1e30, allow_inf_nan=False)]
-Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-Text = Annotated[str, StringConstraints(min_length=1, max_length=4096), AfterValidator(_one_line)]
-Token = Annotated[str, StringConstraints(min_length=1, max_length=256)]
-Duration = Annotated[str, StringConstraints(max_length=32), AfterValidator(_duration)]
-EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
-
-
-GpuRequest = Annotated[str, StringConstraints(pattern=r"^(none|(gres|gpus-per-node)(:[A-Za-z0-9_.-]{1,64})?)$")]
-"""How a job requests GPUs: ``gres:h100`` is ``--gres=gpu:h100:8``; likewise ``gpus-per-node:h100``."""
-
-
-def _read_by(parse: Callable[[str], Source]) -> GetPydanticSchema:
-    """A type that a recipe writes as text: ``parse`` reads it, ``str`` writes it."""
-    return GetPydanticSchema(
-        lambda _, handler: core_schema.no_info_after_validator_function(
-            parse, handler(Text), serialization=core_schema.to_string_ser_schema(when_used="always")
-        )
-    )
-
-
-class Section(BaseModel):
-    """A frozen part of a recipe. Strict types: ``"8"`` is not a number, ``true`` not an integer, ``no`` not text."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
+from colosseum.recipe.base import (
+    AUTO,
+    DEFAULT_ENGINE,
+    BoolOrAuto,
+    Count,
+    CountOrAuto,
+    Duration,
+    EngineName,
+    Fraction,
+    Name,
+    Positive,
+    Rate,
+    Section,
+    Text,
+    Token,
+    Whole,
+    read_by,
+    tuples,
+)
+from colosseum.recipe.cluster import Cluster, Hardware
+from colosseum.recipe.source import Fresh, Source, parse_source
+from colosseum.recipe.tasks import Lora, Task
 
 # --- what is trained ---------------------------------------------------------------------------------------------
-
-
-class CptTask(Section):
-    """Continued pretraining on a blend of token streams."""
-
-    kind: Literal["cpt"]
-
-
-class ChatTokens(Section):
-    """Special strings of the chat template (defaults: the case study's)."""
-
-    system_turn_start: Token = "<extra_id_0>"
-    turn_start: Token = "<extra_id_1>"
-    label_start: Token = "<extra_id_2>"
-    end_of_turn: Token = "\n"
-    end_of_name: Token = "\n"
-
-
-ChatTemplate = Annotated[
-    Literal["chat_tokens", "tokenizer"],
-    Field(description="chat_tokens, or tokenizer: the Hugging Face chat template in the folder of tokenizer.path"),
-]
-
-
-Packing = Annotated[
-    bool,
-    Field(description="samples of a step share rows of mbs * seq_length tokens, each attending to itself alone"),
-]
-
-
-LoraTarget = Literal["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]
-
-
-class Lora(Section):
-    """Low-rank adapters (Hu et al. 2021, arXiv:2106.09685): they alone are trained, the model is frozen."""
-
-    rank: Annotated[int, Field(ge=1, le=8192)] = 32
-    alpha: Positive = Field(32.0, description="the adapters' output is scaled by alpha / rank")
-    targets: tuple[LoraTarget, ...] = Field(
-        ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"), description="layers that have an adapter"
-    )
-
-
-class SftTask(Section):
-    """Supervised fine-tuning; loss on the answer tokens only."""
-
-    kind: Literal["sft"]
-    format: Literal["chat", "prompt_response"] = Field("chat", description="JSONL format of the data")
-    template: ChatTemplate = "chat_tokens"
-    chat_tokens: ChatTokens = ChatTokens()
-    packing: Packing = False
-    lora: Lora | None = Field(None, description="train low-rank adapters only; null = all weights")
-    shuffle: bool = True
-    num_workers: Whole = Field(0, description="data loader processes per rank")
-
-
-class DpoTask(Section):
-    """Direct preference optimisation (Rafailov et al. 2023, arXiv:2305.18290)."""
-
-    kind: Literal["dpo"]
-    beta: Positive = Field(0.2, description="strength of the KL penalty to the reference policy")
-    loss: Literal["dpo", "ipo", "ipo_by_token", "rpo_bwd_kl", "rpo_fwd_kl", "rpo_sq"] = Field(
-        "dpo", description="ipo sums over the tokens of a response, ipo_by_token averages"
-    )
-    reference: Literal["precomputed", "resident", "host"] = Field(
-        "host",
-        description="reference policy: log-probs precomputed, a resident copy, or a copy swapped in from host memory",
-    )
-    reference_from: Annotated[FromPath | FromRun, _read_by(parse_reference)] | None = Field(
-        None, description="the reference policy; null = checkpoint.from"
-    )
-    sft_weight: Rate = Field(0.0, description="weight of an additional SFT loss on the chosen response")
-    average_log_probs: bool = Field(False, description="divide log-probs by the response length")
-    logprob_mbs: Count | None = Field(None, description="micro-batch (pairs) of the log-prob pass; null = batch.mbs")
-    template: ChatTemplate = "chat_tokens"
-    chat_tokens: ChatTokens = ChatTokens()
-    packing: Packing = False
-    lora: Lora | None = Field(None, description="train low-rank adapters only; null = all weights")
-    shuffle: bool = True
-    num_workers: Whole = 0
-
-
-Task = Annotated[CptTask | SftTask | DpoTask, Field(discriminator="kind")]
 
 
 def padded_vocab(rows: int, divisible_by: int, tp: Any) -> Any:
@@ -339,7 +226,7 @@ class Checkpoint(Section):
     keep_last: Count | None = Field(None, description="null = keep all")
     keep_every: Count | None = Field(None, description="with keep_last, also keep each step divisible by this")
     async_save: bool = Field(False, alias="async", description="write in the background during training")
-    source: Annotated[Source, _read_by(parse_source)] = Field(
+    source: Annotated[Source, read_by(parse_source)] = Field(
         Fresh(), alias="from", description="the first weights: none = random; a campaign sets stage:NAME"
     )
     load: tuple[Literal["weights", "optimizer", "data", "rng"], ...] = ("weights", "optimizer", "data", "rng")
@@ -357,114 +244,6 @@ class Resources(Section):
     gpus_per_node: Count = 8
     time_limit: Duration = "4h"
     vboost: bool = Field(False, description="nvidia-smi boost-slider --vboost 1 before training")
-
-
-# --- where it runs -----------------------------------------------------------------------------------------------
-
-
-class PeakFlops(Section):
-    """Dense peak FLOP/s of one device."""
-
-    bf16: Positive
-    fp8: Positive | None = Field(None, description="null = no FP8 tensor cores")
-    fp32: Positive
-
-
-class Hardware(Section):
-    """One accelerator and its links; all rates are per device."""
-
-    name: Name
-    kind: Literal["gpu", "cpu"]
-    compute_capability: Positive | None = Field(None, description="CUDA's, such as 9.0; null = unknown or no GPU")
-    peak_flops: PeakFlops
-    memory_bytes: Count = Field(description="memory as the driver reports it")
-    memory_bytes_per_s: Positive
-    nvlink_bytes_per_s: Positive | None = Field(None, description="one direction; null = none (PCIe)")
-    nvlink_domain: Count = Field(8, description="devices that reach each other over NVLink")
-    pcie_bytes_per_s: Positive = Field(64e9, description="one direction, host or peer")
-    nic_bytes_per_s: Positive = Field(50e9, description="one direction")
-    sms: Count = 1
-
-
-class Paths(Section):
-    data: Text = "data"
-    runs: Text = "runs"
-    scratch: Text | None = None
-    readable_by: Literal["owner", "group", "all"] = Field(
-        "group", description="who may read runs; only the owner writes"
-    )
-
-    @property
-    def umask(self) -> int:
-        """Permission bits to clear in run folders and their files."""
-        return {"owner": 0o077, "group": 0o027, "all": 0o022}[self.readable_by]
-
-
-EngineName = Literal["mcore", "megatron-lm", "nemo1", "nemo2"]
-DEFAULT_ENGINE: EngineName = "mcore"
-
-
-class Container(Section):
-    """A pyxis/enroot container; null in the cluster file = bare metal."""
-
-    image: Text | None = Field(None, description="REGISTRY#IMAGE or a file; of the engines that images does not name")
-    images: dict[EngineName, Text] = Field(default={}, description="image by engine")
-    mounts: tuple[Text, ...] = Field((), description="src:dst[:flags]")
-    workdir: Text | None = None
-    mount_home: bool = False
-    writable: bool = False
-
-
-class Storage(Section):
-    write_bytes_per_s: Positive | None = Field(None, description="aggregate bandwidth of a job")
-    read_bytes_per_s: Positive | None = None
-    quota_bytes: Count | None = None
-
-
-class Slurm(Section):
-    partition: Text | None = None
-    account: Text | None = None
-    qos: Text | None = None
-    reservation: Text | None = None
-    constraint: Text | None = None
-    exclude: tuple[Text, ...] = ()
-    switches: Count | None = Field(None, description="leaf switches that a job may span; null = any number")
-    switches_wait: Duration | None = Field(None, description="after which it takes any number; null = the site's limit")
-    gpu_request: GpuRequest = Field("gpus-per-node", description="none, gres or gpus-per-node; with a type: gres:h100")
-    exclusive: bool = True
-    mpi: Text | None = Field(None, description="srun --mpi plugin; null = the site's default")
-    launch: Literal["srun", "torchrun"] = Field("srun", description="one task per GPU, or torchrun: one per node")
-    requeue: bool = True
-    max_restarts_without_progress: Count = 3
-    extra: tuple[Text, ...] = Field((), description="additional #SBATCH options, e.g. --comment=x")
-
-    def placement(self) -> list[tuple[str, str | None]]:
-        """Where a job goes: sbatch's options and their values."""
-        names = ("partition", "account", "qos", "reservation", "constraint")
-        return [(name, value) for name in names if (value := getattr(self, name)) is not None]
-
-
-class Cluster(Section):
-    """A cluster or machine. Site facts only: nothing here changes the numerics of a run."""
-
-    name: Name
-    scheduler: Literal["local", "slurm"]
-    nodes: Count | None = Field(None, description="maximum nodes per job; null = unknown")
-    gpus_per_node: Count = 8
-    paths: Paths = Paths()
-    slurm: Slurm = Slurm()
-    container: Container | None = None
-    venv: Text | None = Field(None, description="bare metal: virtual environment to activate")
-    modules: tuple[Text, ...] = Field((), description="bare metal: environment modules to load")
-    env: dict[EnvName, Text] = Field(default={}, description="site variables: NCCL_IB_*, NCCL_SOCKET_IFNAME, …")
-    env_from: tuple[EnvName, ...] = Field(
-        (), description="variables (secrets) that a job must inherit from the environment it is submitted from"
-    )
-    numa_binding: bool = False
-    storage: Storage = Storage()
-    price_per_gpu_hour: Positive | None = None
-    currency: Name = "USD"
-    node_mtbf_hours: Positive | None = Field(None, description="mean time between failures of one node")
 
 
 class Recipe(Section):
@@ -511,12 +290,3 @@ class Recipe(Section):
     def starting_from(self, source: Source) -> Recipe:
         """The recipe with another ``checkpoint.from``."""
         return self.model_copy(update={"checkpoint": self.checkpoint.model_copy(update={"source": source})})
-
-
-def tuples(value: Any) -> Any:
-    """Lists to tuples: the strict model accepts tuples only."""
-    if isinstance(value, dict):
-        return {k: tuples(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return tuple(tuples(v) for v in value)
-    return value

@@ -30,7 +30,7 @@ from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint
 from torch import Tensor
 
 from colosseum.checkpoint.adapters import SUFFIX, A, B
-from colosseum.recipe.schema import Lora
+from colosseum.recipe.tasks import Lora
 
 PARENTS = {"linear_qkv": "self_attention", "linear_proj": "self_attention", "linear_fc1": "mlp", "linear_fc2": "mlp"}
 COLUMN_PARALLEL = ("linear_qkv", "linear_fc1")

@@ -12,9 +12,9 @@ from colosseum.engines.registry import ENGINES
 from colosseum.engines.releases import image_warnings, release_of
 from colosseum.errors import RefusedInput
 from colosseum.launch.runs.submit import prepare
+from colosseum.recipe.base import EngineName
 from colosseum.recipe.derived import image_of
 from colosseum.recipe.load import load, load_cluster
-from colosseum.recipe.schema import EngineName
 
 CPT = ("checkpoint.load=[weights]", "tokenizer.kind=tokenizer_json", "tokenizer.path=/t/tokenizer.json")
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from colosseum.launch.slurm.cluster_check import check
+from colosseum.recipe.cluster import Cluster
 from colosseum.recipe.load import load
-from colosseum.recipe.schema import Cluster
 from tests.slurm.conftest import DevSlurm
 
 

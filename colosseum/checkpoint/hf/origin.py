@@ -11,7 +11,8 @@ from colosseum.bundle import RECIPE
 from colosseum.checkpoint.hf import facts
 from colosseum.checkpoint.metadata import CheckpointMetadata, ModelShape
 from colosseum.errors import RefusedInput
-from colosseum.recipe.schema import ChatTokens, Model, Recipe, Tokenizer
+from colosseum.recipe.schema import Model, Recipe, Tokenizer
+from colosseum.recipe.tasks import ChatTokens
 from colosseum.rundir import RunDir
 
 

@@ -13,7 +13,8 @@ from colosseum.checkpoint.hf.source import GENERATION, TOKENIZER_FILES, as_ids
 from colosseum.data.eod import TokenFile, eod_id, read_json, read_sentencepiece
 from colosseum.errors import Fault, RefusedInput
 from colosseum.reading import Unreadable, read_object
-from colosseum.recipe.schema import ChatTokens, Tokenizer
+from colosseum.recipe.schema import Tokenizer
+from colosseum.recipe.tasks import ChatTokens
 
 TEMPLATE = "chat_template.jinja"
 NAMES = {"tokenizer_json": "tokenizer.json", "sentencepiece": "tokenizer.model"}

@@ -24,7 +24,8 @@ from colosseum.data.align.rows import Kind, Pair, Row, parse_row
 from colosseum.data.eod import read_json
 from colosseum.data.tokenizer import load_tokenizer, refusing
 from colosseum.errors import Fault, RefusedInput
-from colosseum.recipe.schema import ChatTokens, Recipe
+from colosseum.recipe.schema import Recipe
+from colosseum.recipe.tasks import ChatTokens
 
 Ids = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]

@@ -25,7 +25,7 @@ from colosseum.data.align.packing import pack
 from colosseum.data.align.render import Rendered, control_strings, render
 from colosseum.data.align.rows import KNOWN_KEYS, Conversation, Kind, Pair, Row, kind_of, parse_row
 from colosseum.errors import Fault, RefusedInput
-from colosseum.recipe.schema import ChatTokens
+from colosseum.recipe.tasks import ChatTokens
 
 SCHEMA = "colosseum.lint/1"
 EXAMPLES = 5

@@ -16,7 +16,7 @@ from colosseum.data.align.hf_template import HfTemplate
 from colosseum.data.align.jsonl import BadRow, read_lines
 from colosseum.data.align.rows import ASSISTANT, Conversation, Pair, PromptResponse, Turn, kind_of, parse_row
 from colosseum.errors import Fault, RefusedInput
-from colosseum.recipe.schema import ChatTokens
+from colosseum.recipe.tasks import ChatTokens
 
 Prompt = str | Conversation
 

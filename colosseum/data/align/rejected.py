@@ -22,7 +22,7 @@ from colosseum.data.align.jsonl import BadRow, read_lines
 from colosseum.data.align.prompts import Prompt, prompt_of, refused
 from colosseum.data.align.rows import ASSISTANT, kind_of, parse_row
 from colosseum.errors import EnvironmentFault, RefusedInput
-from colosseum.recipe.schema import ChatTokens
+from colosseum.recipe.tasks import ChatTokens
 from colosseum.records import parse_object
 
 

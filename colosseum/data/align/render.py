@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from colosseum.data.align.jsonl import BadRow
 from colosseum.data.align.rows import ASSISTANT, Conversation, Pair, PromptResponse, Row, Turn
-from colosseum.recipe.schema import ChatTokens
+from colosseum.recipe.tasks import ChatTokens
 
 Span = tuple[int, int]
 """Characters [start, end) of a text."""

@@ -12,8 +12,9 @@ from typing import Any
 
 from colosseum.engines.foreign import RUN, source_folder, total_steps
 from colosseum.recipe.derived import nodes_and_ranks, steps_per_epoch
-from colosseum.recipe.schema import ChatTokens, Recipe, SftTask
+from colosseum.recipe.schema import Recipe
 from colosseum.recipe.source import Fresh, FromRun
+from colosseum.recipe.tasks import ChatTokens, SftTask
 from colosseum.units import parse_duration_s
 
 LOGS = "nemo"

@@ -14,7 +14,8 @@ from colosseum.engines.nemo1.config import ACTIVATIONS, LOGS, PREFIX, SCHEDULES,
 from colosseum.engines.nemo1.nemo_file import SHAPE, configuration
 from colosseum.errors import Fault
 from colosseum.planning.plan import Plan
-from colosseum.recipe.schema import AUTO, Recipe
+from colosseum.recipe.base import AUTO
+from colosseum.recipe.schema import Recipe
 from colosseum.recipe.source import Fresh, FromRun, Source
 from colosseum.rundir import RunDir
 

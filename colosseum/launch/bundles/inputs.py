@@ -19,8 +19,9 @@ from colosseum.launch import environment
 from colosseum.launch.schedulers.scripts import scripts_of
 from colosseum.reading import Unreadable, read_bytes
 from colosseum.recipe import site
+from colosseum.recipe.base import DEFAULT_ENGINE, Count, EngineName
 from colosseum.recipe.scan import scan
-from colosseum.recipe.schema import DEFAULT_ENGINE, Count, EngineName, Recipe
+from colosseum.recipe.schema import Recipe
 from colosseum.recipe.source import Fresh, FromPath, FromRun, FromStage, Source
 from colosseum.rundir import RunDir
 

@@ -31,8 +31,9 @@ from colosseum.launch.runs.submit import (
     runs_root,
 )
 from colosseum.recipe import derived
+from colosseum.recipe.base import Name, Section, Text
 from colosseum.recipe.load import load, load_cluster
-from colosseum.recipe.schema import Name, Recipe, Section, Text
+from colosseum.recipe.schema import Recipe
 from colosseum.recipe.source import FromRun, FromStage
 from colosseum.rundir import RunDir, new_run_id
 

@@ -10,8 +10,8 @@ from pydantic import ValidationError
 
 from colosseum.errors import Fault, RefusedInput
 from colosseum.recipe import site
+from colosseum.recipe.base import EngineName, Name, Section, Text, tuples
 from colosseum.recipe.scan import read_text, scan
-from colosseum.recipe.schema import EngineName, Name, Section, Text, tuples
 
 
 class StageFile(Section):

@@ -10,7 +10,7 @@ from pydantic import StringConstraints, ValidationError
 from colosseum import __version__
 from colosseum.errors import RefusedInput
 from colosseum.reading import Unreadable, read_bytes
-from colosseum.recipe.schema import Section
+from colosseum.recipe.base import Section
 from colosseum.records import parse_object
 from colosseum.terminal import one_line
 

@@ -22,7 +22,8 @@ from colosseum.launch.schedulers.base import Foreground, Scheduler, Submission
 from colosseum.launch.schedulers.scripts import SCRIPTS, scripts_of
 from colosseum.launch.stopwatch import part
 from colosseum.planning.resolve import apply_layout
-from colosseum.recipe.schema import Cluster, Recipe
+from colosseum.recipe.cluster import Cluster
+from colosseum.recipe.schema import Recipe
 from colosseum.rundir import RunDir, append_line, new_run_id
 from colosseum.units import format_bytes
 

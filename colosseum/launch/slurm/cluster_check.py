@@ -14,7 +14,7 @@ from pathlib import Path
 from colosseum.errors import EnvironmentFault
 from colosseum.launch.slurm.commands import call, job_environment
 from colosseum.launch.slurm.job_script import gpu_option
-from colosseum.recipe.schema import Cluster
+from colosseum.recipe.cluster import Cluster
 from colosseum.units import slurm_time
 
 COMMANDS = ("sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo")

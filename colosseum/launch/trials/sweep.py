@@ -38,7 +38,7 @@ from colosseum.launch.runs.submit import (
 from colosseum.launch.schedulers.base import Foreground, Queue, Say
 from colosseum.launch.schedulers.registry import scheduler_of
 from colosseum.launch.schedulers.scripts import scripts_of
-from colosseum.recipe.schema import Count, Name, Section
+from colosseum.recipe.base import Count, Name, Section
 from colosseum.rundir import RunDir
 
 SCHEMA: Literal["colosseum.sweep/1"] = "colosseum.sweep/1"

@@ -17,7 +17,7 @@ from colosseum.checkpoint.hf.origin import origin_of
 from colosseum.data.align.jsonl import BadRow
 from colosseum.data.align.prompts import PromptRow, Translator, refused
 from colosseum.data.align.rejected import Question, digest
-from colosseum.recipe.schema import ChatTokens
+from colosseum.recipe.tasks import ChatTokens
 from colosseum.rundir import CHECKPOINT_MARK
 
 if TYPE_CHECKING:

@@ -20,7 +20,8 @@ from colosseum.data.align.cache import AlignedData, build_cache, encoder_of, ope
 from colosseum.data.align.encode import spec_of
 from colosseum.data.align.order import Order
 from colosseum.errors import RefusedInput
-from colosseum.recipe.schema import AUTO, Recipe
+from colosseum.recipe.base import AUTO
+from colosseum.recipe.schema import Recipe
 from colosseum.runtime.failures import ConfigFailure, DataFailure
 from colosseum.runtime.tasks.base import Batch, MicroBatches, Part, Shown, unpacked
 from colosseum.runtime.tasks.packed import Packing

@@ -10,7 +10,8 @@ import torch
 from megatron.core import parallel_state
 
 from colosseum.data.align.cache import AlignedData
-from colosseum.recipe.schema import DpoTask, Recipe
+from colosseum.recipe.schema import Recipe
+from colosseum.recipe.tasks import DpoTask
 from colosseum.runtime.stability.ladder import Event
 from colosseum.runtime.tasks import reference
 from colosseum.runtime.tasks.aligned import AlignedSamples, open_data, order_identity, samples_of

@@ -27,8 +27,9 @@ from colosseum.data.align.render import render
 from colosseum.data.align.rows import Conversation, Turn
 from colosseum.errors import EnvironmentFault, RefusedInput
 from colosseum.recipe.load import load
-from colosseum.recipe.schema import ChatTokens, Recipe
+from colosseum.recipe.schema import Recipe
 from colosseum.recipe.source import FromPath
+from colosseum.recipe.tasks import ChatTokens
 from tests.checkpoint.hf import models
 
 HERE = Path(__file__).parent

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 
 from colosseum.data.align.encode import Spec
 from colosseum.data.align.rows import Kind
-from colosseum.recipe.schema import ChatTokens
+from colosseum.recipe.tasks import ChatTokens
 
 EOD = "<|endoftext|>"
 CONTROL = ("<extra_id_0>", "<extra_id_1>", "<extra_id_2>")

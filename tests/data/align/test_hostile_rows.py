@@ -19,7 +19,7 @@ from colosseum.data.align.lint import lint
 from colosseum.data.align.prompts import Dialect, Translator, prompt_of
 from colosseum.data.align.rows import Kind
 from colosseum.errors import RefusedInput
-from colosseum.recipe.schema import ChatTokens
+from colosseum.recipe.tasks import ChatTokens
 
 from .conftest import CONTROL, EOD, spec
 from .test_hf_template import CHATML as CHATML_SOURCE

@@ -13,7 +13,7 @@ from colosseum.data.align.jsonl import BadRow
 from colosseum.data.align.prompts import Dialect, Translator, assistant_says, prompt_of, read_prompts, user_says
 from colosseum.data.align.rows import Conversation, Turn
 from colosseum.errors import RefusedInput
-from colosseum.recipe.schema import ChatTokens
+from colosseum.recipe.tasks import ChatTokens
 
 from .conftest import EOD, spec, write_rows
 from .test_hf_template import folder

@@ -1,0 +1,93 @@
+"""The tasks a recipe can train."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from colosseum.recipe.base import Count, Positive, Rate, Section, Token, Whole, read_by
+from colosseum.recipe.source import FromPath, FromRun, parse_reference
+
+
+class CptTask(Section):
+    """Continued pretraining on a blend of token streams."""
+
+    kind: Literal["cpt"]
+
+
+class ChatTokens(Section):
+    """Special strings of the chat template (defaults: the case study's)."""
+
+    system_turn_start: Token = "<extra_id_0>"
+    turn_start: Token = "<extra_id_1>"
+    label_start: Token = "<extra_id_2>"
+    end_of_turn: Token = "\n"
+    end_of_name: Token = "\n"
+
+
+ChatTemplate = Annotated[
+    Literal["chat_tokens", "tokenizer"],
+    Field(description="chat_tokens, or tokenizer: the Hugging Face chat template in the folder of tokenizer.path"),
+]
+
+
+Packing = Annotated[
+    bool,
+    Field(description="samples of a step share rows of mbs * seq_length tokens, each attending to itself alone"),
+]
+
+
+LoraTarget = Literal["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]
+
+
+class Lora(Section):
+    """Low-rank adapters (Hu et al. 2021, arXiv:2106.09685): they alone are trained, the model is frozen."""
+
+    rank: Annotated[int, Field(ge=1, le=8192)] = 32
+    alpha: Positive = Field(32.0, description="the adapters' output is scaled by alpha / rank")
+    targets: tuple[LoraTarget, ...] = Field(
+        ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"), description="layers that have an adapter"
+    )
+
+
+class SftTask(Section):
+    """Supervised fine-tuning; loss on the answer tokens only."""
+
+    kind: Literal["sft"]
+    format: Literal["chat", "prompt_response"] = Field("chat", description="JSONL format of the data")
+    template: ChatTemplate = "chat_tokens"
+    chat_tokens: ChatTokens = ChatTokens()
+    packing: Packing = False
+    lora: Lora | None = Field(None, description="train low-rank adapters only; null = all weights")
+    shuffle: bool = True
+    num_workers: Whole = Field(0, description="data loader processes per rank")
+
+
+class DpoTask(Section):
+    """Direct preference optimisation (Rafailov et al. 2023, arXiv:2305.18290)."""
+
+    kind: Literal["dpo"]
+    beta: Positive = Field(0.2, description="strength of the KL penalty to the reference policy")
+    loss: Literal["dpo", "ipo", "ipo_by_token", "rpo_bwd_kl", "rpo_fwd_kl", "rpo_sq"] = Field(
+        "dpo", description="ipo sums over the tokens of a response, ipo_by_token averages"
+    )
+    reference: Literal["precomputed", "resident", "host"] = Field(
+        "host",
+        description="reference policy: log-probs precomputed, a resident copy, or a copy swapped in from host memory",
+    )
+    reference_from: Annotated[FromPath | FromRun, read_by(parse_reference)] | None = Field(
+        None, description="the reference policy; null = checkpoint.from"
+    )
+    sft_weight: Rate = Field(0.0, description="weight of an additional SFT loss on the chosen response")
+    average_log_probs: bool = Field(False, description="divide log-probs by the response length")
+    logprob_mbs: Count | None = Field(None, description="micro-batch (pairs) of the log-prob pass; null = batch.mbs")
+    template: ChatTemplate = "chat_tokens"
+    chat_tokens: ChatTokens = ChatTokens()
+    packing: Packing = False
+    lora: Lora | None = Field(None, description="train low-rank adapters only; null = all weights")
+    shuffle: bool = True
+    num_workers: Whole = 0
+
+
+Task = Annotated[CptTask | SftTask | DpoTask, Field(discriminator="kind")]
