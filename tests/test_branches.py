@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -15,13 +16,25 @@ from colosseum.engines.registry import ENGINES
 from colosseum.launch.schedulers.registry import SCHEDULERS
 from colosseum.launch.schedulers.scripts import SCRIPTS
 from colosseum.recipe.cluster import Cluster
+from colosseum.recipe.tasks import TASKS
 
 PACKAGE = Path(__file__).resolve().parents[1] / "colosseum"
-NAMES = {"engine": set(ENGINES), "scheduler": set(SCHEDULERS)}
-OWN_ROOM = {"engine": ("engines/",), "scheduler": ("launch/slurm/", "launch/local/", "launch/schedulers/")}
+NAMES = {
+    "engine": {*ENGINES, *(type(engine).__name__ for engine in ENGINES.values())},
+    "scheduler": {*SCHEDULERS, "SlurmScheduler", "LocalScheduler"},
+    "task": {*TASKS, *(task.__name__ for task in TASKS.values())},
+}
+"""Names in recipes and names of types."""
+OWN_ROOM = {
+    "engine": ("engines/",),
+    "scheduler": ("launch/slurm/", "launch/local/", "launch/schedulers/"),
+    "task": ("recipe/tasks.py", "runtime/tasks/", *(f"engines/{name.replace('-', '_')}/" for name in ENGINES)),
+}
+"""An engine's package says how it trains each task."""
 EXCEPTIONS: dict[str, dict[str, str]] = {
     "engine": {},
     "scheduler": {"launch/runs/jobs.py": "a process id is given out again, a job id of a queue is not"},
+    "task": {},
 }
 """Kind -> file -> why it may branch all the same."""
 
@@ -32,24 +45,39 @@ def _constants(node: ast.expr) -> Iterator[str]:
             yield part.value
 
 
-def _branches(kind: str) -> Iterator[tuple[str, int]]:
+def _types(node: ast.AST) -> Iterator[str]:
+    """Names of types that an isinstance or a class pattern asks for."""
+    asked: list[ast.expr] = []
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "issubclass"):
+        asked = node.args[1:]
+    elif isinstance(node, ast.MatchClass):
+        asked = [node.cls]
+    for part in (part for root in asked for part in ast.walk(root)):
+        if isinstance(part, ast.Name | ast.Attribute):
+            yield part.id if isinstance(part, ast.Name) else part.attr
+
+
+@functools.cache
+def _branches() -> list[tuple[str, int, set[str]]]:
+    """File and line of every comparison, and the texts and types that it compares with."""
+    found = []
     for path in sorted(PACKAGE.rglob("*.py")):
-        file = path.relative_to(PACKAGE).as_posix()
-        if file.startswith(OWN_ROOM[kind]):
-            continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            words: set[str] = set()
+            words = set(_types(node))
             if isinstance(node, ast.Compare):
                 words = {w for side in (node.left, *node.comparators) for w in _constants(side)}
             elif isinstance(node, ast.MatchValue):
                 words = set(_constants(node.value))
-            if words & NAMES[kind]:
-                yield file, node.lineno
+            if words:
+                found.append((path.relative_to(PACKAGE).as_posix(), getattr(node, "lineno", 0), words))
+    return found
 
 
 @pytest.mark.parametrize("kind", NAMES)
 def test_no_branch_on_a_name_outside_its_package(kind: str) -> None:
-    found = list(_branches(kind))
+    found = [
+        (file, line) for file, line, words in _branches() if words & NAMES[kind] and not file.startswith(OWN_ROOM[kind])
+    ]
     assert [place for place in found if place[0] not in EXCEPTIONS[kind]] == []
     assert set(EXCEPTIONS[kind]) == {file for file, _ in found}, "an exception that nothing needs"
 

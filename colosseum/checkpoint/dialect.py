@@ -36,16 +36,15 @@ def dialect_of(origin: Origin, metadata: CheckpointMetadata) -> Dialect:
 
 
 def _is_prompt_response(origin: Origin) -> bool:
-    recipe = origin.recipe
-    return recipe is not None and recipe.task.kind == "sft" and recipe.task.format == "prompt_response"
+    task = None if origin.recipe is None else origin.recipe.alignment
+    return task is not None and task.rows == "prompt_response"
 
 
 def _template(origin: Origin, tokenizer: Path) -> ChatTokens | HfTemplate | None:
     if origin.chat_tokens is not None:
         return origin.chat_tokens
     if origin.recipe is not None:
-        task = origin.recipe.task
-        if task.kind == "cpt" or _is_prompt_response(origin):
+        if origin.recipe.alignment is None or _is_prompt_response(origin):
             return None
         return read_hf_template(tokenizer)
     try:

@@ -13,6 +13,7 @@ from colosseum.planning.plan import Layout, Memory, Plan, Rejected, StageMemory
 from colosseum.planning.scaling import ScalePoint
 from colosseum.recipe import derived
 from colosseum.recipe.schema import Recipe
+from colosseum.recipe.tasks import FACTS
 from colosseum.units import GIB, format_bytes, format_count, format_duration
 
 Rows = list[tuple[str, str]]
@@ -42,7 +43,7 @@ BAR = 24
 def heading_rows(shown: str, recipe: Recipe, plan: Plan) -> Rows:
     """What is planned: recipe, machines, layout, batch, length."""
     layout, batch = plan.layout, recipe.batch
-    unit = "pairs" if recipe.task.kind == "dpo" else "sequences"
+    unit = FACTS[recipe.task.kind].samples
     return [
         ("recipe", f"{shown} ({recipe.task.kind}, engine {recipe.engine})"),
         ("machines", machines(recipe)),
@@ -75,7 +76,7 @@ def length(recipe: Recipe) -> str:
     train, steps = recipe.train, derived.total_steps(recipe)
     counted = "" if steps is None else f", {steps:,} steps"
     if train.steps is not None:
-        if recipe.task.kind != "cpt":
+        if recipe.alignment is not None:  # rows are shorter than seq_length
             return f"{train.steps:,} steps"
         return f"{train.steps:,} steps, {format_count(train.steps * derived.tokens_per_step(recipe))} tokens"
     if train.tokens is not None:

@@ -125,10 +125,10 @@ def common_faults(engine: str, recipe: Recipe) -> Refusals:
         recipe.train.steps,
         "needs a known number of steps",
     )
-    template = "chat_tokens" if recipe.task.kind == "cpt" else recipe.task.template
+    template = "chat_tokens" if recipe.alignment is None else recipe.alignment.template
     rule = "renders chats with chat_tokens only; mcore also with the tokenizer's chat template"
     found.unless(template == "chat_tokens", "task.template", template, rule, "chat_tokens")
-    packing = recipe.task.kind != "cpt" and recipe.task.packing
+    packing = recipe.alignment is not None and recipe.alignment.packing
     rule = "packs rows only in files prepared beforehand; mcore packs as it trains"
     found.unless(not packing, "task.packing", True, rule, False)
     rule = "is not given LoRA adapters; mcore trains them"

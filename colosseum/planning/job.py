@@ -79,8 +79,8 @@ class Job:
 
 
 def _reference(recipe: Recipe) -> str:
-    task = recipe.task
-    if task.kind != "dpo":
+    task = recipe.preference
+    if task is None:
         return ""
     # With LoRA it is the frozen model itself: nothing is swapped in.
     return "resident" if task.reference == "host" and task.lora is not None else task.reference

@@ -128,8 +128,8 @@ def _batch_and_stages(recipe: Recipe, g: dict[str, Array]) -> Mask:
     ok &= (vpp == 1) | ((pp <= group) & (group <= micro) & ((left == 0) | (left >= pp)))
     if recipe.recompute.granularity == "full" and recipe.recompute.num_layers is not None:
         ok &= _recompute_fits(recipe, g, each)
-    if recipe.task.kind == "dpo" and recipe.task.logprob_mbs is not None:
-        ok &= per_replica % recipe.task.logprob_mbs == 0
+    if recipe.preference is not None and recipe.preference.logprob_mbs is not None:
+        ok &= per_replica % recipe.preference.logprob_mbs == 0
     return ok
 
 

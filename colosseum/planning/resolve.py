@@ -252,7 +252,7 @@ def _assumptions(recipe: Recipe, layout: Layout, calibration: Calibration) -> It
         yield "weights kept and gathered in FP8 (fp8_params auto), as NVIDIA's performance recipes"
     if dropped := derived.dropped_rows(recipe):
         yield f"each epoch drops its last {dropped:,} rows, less than a batch: {derived.total_steps(recipe):,} steps"
-    if recipe.task.kind == "sft":
+    if recipe.alignment is not None:
         yield "sequences are full: padding counts as tokens"
 
 

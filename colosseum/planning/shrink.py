@@ -147,7 +147,7 @@ def _sections(recipe: Recipe, layout: dict[str, int], tp: int) -> dict[str, Any]
         "task": _task(full["task"]),
         "model": {**full["model"], **_model(recipe.model, tp), "num_layers": _num_layers(parallelism)},
         **_inputs(recipe, full["data"]),
-        "batch": {"gbs": SEQUENCES * mbs, "mbs": mbs, "seq_length": ROW_LENGTH if _has_rows(recipe) else SEQ_LENGTH},
+        "batch": {"gbs": SEQUENCES * mbs, "mbs": mbs, "seq_length": ROW_LENGTH if recipe.alignment else SEQ_LENGTH},
         "parallelism": parallelism,
         "recompute": _recompute(full["recompute"]),
         "precision": {**full["precision"], **_precision(recipe)},
@@ -195,20 +195,14 @@ def _model(model: Model, tp: int) -> dict[str, Any]:
     }
 
 
-def _has_rows(recipe: Recipe) -> bool:
-    return bool(recipe.task.kind != "cpt")
-
-
 def _task(task: dict[str, Any]) -> dict[str, Any]:
     """Alignment reads the demo's chats and pairs, written with the recipe's control strings."""
-    if task["kind"] == "cpt":
-        return task
-    own = {"template": "chat_tokens", **({"format": "chat"} if task["kind"] == "sft" else {})}
-    return {**task, **own, **({"reference_from": None, "logprob_mbs": None} if task["kind"] == "dpo" else {})}
+    own = {"template": "chat_tokens", "format": "chat", "reference_from": None, "logprob_mbs": None}
+    return {**task, **{key: value for key, value in own.items() if key in task}}
 
 
 def _inputs(recipe: Recipe, data: dict[str, Any]) -> dict[str, Any]:
-    if not _has_rows(recipe):
+    if recipe.alignment is None:
         own = {"blend": _blend(data["blend"]), "cache_dir": None, "split": "90,10,0"}
         return {"tokenizer": {"kind": "null"}, "data": {**data, **own}}
     kind = recipe.task.kind
@@ -313,7 +307,7 @@ def _size_decisions(recipe: Recipe, small: Recipe) -> Iterator[Decision]:
         yield _decide(name, getattr(recipe.batch, name), getattr(small.batch, name))
     yield _decide("steps", derived.total_steps(recipe) or 0, STEPS)
     yield _decide("lr", recipe.optimizer.lr, LR, "a tiny model learns in a few steps")
-    if _has_rows(recipe):
+    if recipe.alignment is not None:
         what, before, after, source = "data.train", recipe.data.train or "", "the demo's rows", "demo's rows"
     else:
         counts = (f"{len(blend)} sources" for blend in (recipe.data.blend, small.data.blend))

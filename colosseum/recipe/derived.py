@@ -8,6 +8,7 @@ from __future__ import annotations
 from colosseum.recipe.base import AUTO, EngineName
 from colosseum.recipe.cluster import Cluster
 from colosseum.recipe.schema import Recipe
+from colosseum.recipe.tasks import FACTS
 
 
 def total_steps(recipe: Recipe) -> int | None:
@@ -42,7 +43,7 @@ def dropped_rows(recipe: Recipe) -> int:
 
 def sequences_per_sample(recipe: Recipe) -> int:
     """Sequences that one sample of the batch holds: DPO's pairs a chosen and a rejected one."""
-    return 2 if recipe.task.kind == "dpo" else 1
+    return FACTS[recipe.task.kind].sequences
 
 
 def tokens_per_step(recipe: Recipe) -> int:

@@ -11,15 +11,15 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from colosseum.errors import Fault
-from colosseum.recipe import base, schema, tasks, walk
+from colosseum.recipe import base, schema, walk
 from colosseum.recipe.override import nearest
 from colosseum.recipe.source import Source
+from colosseum.recipe.tasks import TASKS
 
 Path_ = tuple[str, ...]
 QUOTE_BOOL = "YAML reads an unquoted no, off, on, yes, true or false as a boolean: put it in quotes"
 QUOTE_NUMBER = "YAML reads it as a number: put it in quotes"
 DURATION_AS_INT = "YAML reads 24:00:00 as an integer: write a duration with a unit, such as 24h, 90m or 1-00:00:00"
-_TASKS: dict[str, type[BaseModel]] = {"cpt": tasks.CptTask, "sft": tasks.SftTask, "dpo": tasks.DpoTask}
 MAX_FAULTS = 100
 _MOE = ("moe", "expert", "router")
 
@@ -128,12 +128,10 @@ def default_of(path: Sequence[str], data: Any) -> Any:
 
 
 def _section(annotation: Any, value: Any) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, tasks.CptTask | tasks.SftTask | tasks.DpoTask):
-        return annotation
     found = walk.sections(annotation)
     if len(found) > 1:
         kind = value.get("kind") if isinstance(value, dict) else None
-        return _TASKS.get(kind) if isinstance(kind, str) else None
+        return TASKS.get(kind) if isinstance(kind, str) else None
     return found[0] if found else None
 
 
@@ -148,7 +146,7 @@ def faults_of(error: ValidationError, data: Mapping[str, Any], provenance: Prove
 def _path(item: Any, data: Any) -> Path_:
     """pydantic's location without the names of union branches."""
     loc = list(item["loc"])
-    if len(loc) > 1 and loc[0] == "task" and loc[1] in _TASKS:
+    if len(loc) > 1 and loc[0] == "task" and loc[1] in TASKS:
         del loc[1]
     if item["type"].startswith("union_tag"):
         loc.append("kind")
@@ -204,7 +202,7 @@ def _rule(item: Any, path: Path_, data: Any) -> tuple[str, tuple[Any, ...]]:
     if kind in ("missing", "union_tag_not_found"):
         return "must be given", ()
     if kind == "union_tag_invalid":
-        return "must be cpt, sft or dpo", nearest(str(shown(context.get("tag"))), _TASKS)
+        return "must be cpt, sft or dpo", nearest(str(shown(context.get("tag"))), TASKS)
     if kind == "literal_error":
         options = _literals(path, data)
         return f"must be {context['expected'].replace(chr(39), '')}", nearest(str(shown(value)), options)

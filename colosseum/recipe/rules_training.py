@@ -32,7 +32,7 @@ def epochs_need_rows(facts: Facts) -> Iterator[Finding]:
     recipe = facts.recipe
     if recipe.train.epochs is None:
         return
-    if recipe.task.kind == "cpt":
+    if recipe.alignment is None:
         yield Finding("train.epochs", "is for sft and dpo; cpt uses train.steps or train.tokens", (None,))
     elif recipe.data.train is None and recipe.data.train_samples is None:
         yield Finding("train.epochs", "needs data.train or data.train_samples", (None,))
@@ -45,7 +45,8 @@ def length_is_a_step(facts: Facts) -> Iterator[Finding]:
         return
     if recipe.train.tokens is not None:
         step = derived.tokens_per_step(recipe)
-        pair = " * 2" * (recipe.task.kind == "dpo")
+        each = derived.sequences_per_sample(recipe)
+        pair = f" * {each}" * (each > 1)
         yield Finding("train.tokens", f"must be at least one step: gbs * seq_length{pair} = {step}", (step,))
 
 
@@ -70,7 +71,7 @@ def data_of_task(facts: Facts) -> Iterator[Finding]:
     """cpt reads a blend of token streams (may be empty for a plan), sft and dpo read JSONL files."""
     recipe = facts.recipe
     data = recipe.data
-    if recipe.task.kind == "cpt":
+    if recipe.alignment is None:
         for name in ("train", "validation", "train_samples"):
             if getattr(data, name) is not None:
                 yield Finding(f"data.{name}", "is for sft and dpo; cpt reads data.blend", (None,))
@@ -97,14 +98,14 @@ def split_has_shares(facts: Facts) -> Iterator[Finding]:
 def validation_has_rows(facts: Facts) -> Iterator[Finding]:
     """sft and dpo validate on data.validation."""
     recipe = facts.recipe
-    if recipe.task.kind != "cpt" and recipe.data.train and recipe.train.val_steps and recipe.data.validation is None:
+    if recipe.alignment and recipe.data.train and recipe.train.val_steps and recipe.data.validation is None:
         yield Finding("train.val_steps", "must be 0 without data.validation", (0,))
 
 
 def rows_fill_a_step(facts: Facts) -> Iterator[Finding]:
     """The training file has at least one global batch."""
     data, gbs = facts.recipe.data, facts.recipe.batch.gbs
-    if facts.recipe.task.kind != "cpt" and data.train_samples is not None and data.train_samples < gbs:
+    if facts.recipe.alignment and data.train_samples is not None and data.train_samples < gbs:
         unit = (facts.dp or 1) * (facts.mbs or 1)
         yield Finding(
             "batch.gbs",
@@ -117,7 +118,7 @@ def text_needs_tokenizer(facts: Facts) -> Iterator[Finding]:
     """sft and dpo tokenize text; a blend already holds token ids."""
     recipe = facts.recipe
     tokenizer, kind = recipe.tokenizer, recipe.task.kind
-    if kind == "cpt":
+    if recipe.alignment is None:
         return
     if tokenizer.kind == "null":
         yield Finding("tokenizer.kind", f"{kind} reads text: it needs a tokenizer_json or sentencepiece file")
@@ -127,8 +128,8 @@ def text_needs_tokenizer(facts: Facts) -> Iterator[Finding]:
 
 def logprob_batches(facts: Facts) -> Iterator[Finding]:
     """The log-prob pass of DPO splits a replica's pairs into micro-batches of logprob_mbs."""
-    task = facts.recipe.task
-    if task.kind != "dpo" or task.logprob_mbs is None or facts.dp is None or facts.recipe.batch.gbs % facts.dp:
+    task = facts.recipe.preference
+    if task is None or task.logprob_mbs is None or facts.dp is None or facts.recipe.batch.gbs % facts.dp:
         return
     pairs = facts.recipe.batch.gbs // facts.dp
     if pairs % task.logprob_mbs:

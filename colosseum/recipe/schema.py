@@ -31,7 +31,7 @@ from colosseum.recipe.base import (
 )
 from colosseum.recipe.cluster import Cluster, Hardware
 from colosseum.recipe.source import Fresh, Source, parse_source
-from colosseum.recipe.tasks import Lora, Task
+from colosseum.recipe.tasks import AlignmentTask, Lora, PreferenceTask, Task
 
 # --- what is trained ---------------------------------------------------------------------------------------------
 
@@ -272,7 +272,17 @@ class Recipe(Section):
     @property
     def lora(self) -> Lora | None:
         """The task's adapters; None where all weights are trained."""
-        return None if self.task.kind == "cpt" else self.task.lora
+        return None if self.alignment is None else self.alignment.lora
+
+    @property
+    def alignment(self) -> AlignmentTask | None:
+        """The task if it trains on rows of text; None where it trains on token streams."""
+        return self.task if isinstance(self.task, AlignmentTask) else None
+
+    @property
+    def preference(self) -> PreferenceTask | None:
+        """The task if it has a reference policy."""
+        return self.task if isinstance(self.task, PreferenceTask) else None
 
     def as_data(self) -> dict[str, Any]:
         """Plain JSON-able data under the names a YAML file uses."""

@@ -1,7 +1,9 @@
-"""The tasks a recipe can train."""
+"""The tasks a recipe can train: their fields, and what other rooms need to know of each (``FACTS``)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -63,6 +65,11 @@ class SftTask(Section):
     shuffle: bool = True
     num_workers: Whole = Field(0, description="data loader processes per rank")
 
+    @property
+    def rows(self) -> Literal["chat", "prompt_response"]:
+        """Kind of the rows in its files."""
+        return self.format
+
 
 class DpoTask(Section):
     """Direct preference optimisation (Rafailov et al. 2023, arXiv:2305.18290)."""
@@ -89,5 +96,39 @@ class DpoTask(Section):
     shuffle: bool = True
     num_workers: Whole = 0
 
+    @property
+    def rows(self) -> Literal["preference"]:
+        """Kind of the rows in its files."""
+        return "preference"
 
+
+AlignmentTask = SftTask | DpoTask
+"""Reads rows of text from JSONL files; the other reads token streams."""
+PreferenceTask = DpoTask
+"""Compares the policy with a reference policy."""
 Task = Annotated[CptTask | SftTask | DpoTask, Field(discriminator="kind")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFacts:
+    """One row of the table of tasks."""
+
+    verb: Literal["train", "align"]
+    """``colosseum VERB KIND`` launches it."""
+    samples: str
+    """What ``batch.gbs`` counts."""
+    sequences: int
+    """Sequences that one sample forwards."""
+
+
+FACTS: Mapping[str, TaskFacts] = {
+    "cpt": TaskFacts(verb="train", samples="sequences", sequences=1),
+    "sft": TaskFacts(verb="align", samples="sequences", sequences=1),
+    "dpo": TaskFacts(verb="align", samples="pairs", sequences=2),  # of a pair: chosen and rejected
+}
+TASKS: Mapping[str, type[Section]] = {"cpt": CptTask, "sft": SftTask, "dpo": DpoTask}
+
+
+def command(kind: str) -> str:
+    """The command that launches a task."""
+    return f"colosseum {FACTS[kind].verb} {kind}"

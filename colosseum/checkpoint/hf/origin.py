@@ -71,18 +71,14 @@ def _of_run(checkpoint: Path) -> Origin:
             f"{checkpoint} lies in no run folder and has no {facts.NAME}: nothing says which model it is of"
         )
     recipe = Recipe.from_data(yaml.safe_load(file.read_text(encoding="utf-8")))
-    task, tokenizer = recipe.task, recipe.tokenizer
-    own = (
-        task.kind != "cpt"
-        and task.template == "chat_tokens"
-        and not (task.kind == "sft" and task.format == "prompt_response")
-    )
+    task, tokenizer = recipe.alignment, recipe.tokenizer
+    own = task is not None and task.template == "chat_tokens" and task.rows != "prompt_response"
     return Origin(
         name=run.root.name,
         model=recipe.model,
         architecture=None,
         tokenizer=None if tokenizer.kind == "null" or tokenizer.path is None else tokenizer,
-        chat_tokens=task.chat_tokens if task.kind != "cpt" and own else None,
+        chat_tokens=task.chat_tokens if task is not None and own else None,
         recipe=recipe,
         run=run,
     )

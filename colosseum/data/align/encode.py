@@ -63,14 +63,14 @@ def spec_of(recipe: Recipe) -> Spec:
     Raises:
         RefusedInput: the recipe's tokenizer is no tokenizer.json, or it has no chat template where one is asked for.
     """
-    task, tokenizer = recipe.task, recipe.tokenizer
-    assert task.kind in ("sft", "dpo")
+    task, tokenizer = recipe.alignment, recipe.tokenizer
+    assert task is not None
     if tokenizer.kind != "tokenizer_json" or tokenizer.path is None:
         rule = "alignment data needs the tokenizer's tokenizer.json (Hugging Face tokenizers)"
         raise RefusedInput([Fault(path="tokenizer.kind", value=tokenizer.kind, rule=rule, nearest=("tokenizer_json",))])
     path = Path(tokenizer.path)
     return Spec(
-        kind="preference" if task.kind == "dpo" else task.format,
+        kind=task.rows,
         tokenizer=path,
         eod=tokenizer.eod,
         template=read_hf_template(path) if task.template == "tokenizer" else task.chat_tokens,

@@ -53,7 +53,7 @@ def missing(recipe: Recipe, runs: Path) -> list[Fault]:
     found = [
         Fault(path=path, value=file, rule="does not exist") for path, file in _files(recipe) if not Path(file).exists()
     ]
-    if recipe.task.kind == "cpt" and not recipe.data.blend:
+    if recipe.alignment is None and not recipe.data.blend:
         found.append(Fault(path="data.blend", value=[], rule="names no data; a launch needs data"))
     found += _blend_faults(recipe) + _site_faults(recipe, runs) + tokenizer_faults(recipe)
     return found + _checkpoint_faults(recipe, runs) + _reference_faults(recipe, runs)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from colosseum.monitor.logs import last_lines
 from colosseum.recipe.schema import Recipe
+from colosseum.recipe.tasks import command
 from colosseum.records import Outcome
 from colosseum.rundir import RunDir
 from colosseum.terminal import one_line
@@ -32,7 +33,7 @@ class Ending:
 
 def ending_of(run: RunDir, job_id: str, recipe: Recipe) -> Ending:
     """How a job of a run has ended."""
-    again = f"colosseum {'train' if recipe.task.kind == 'cpt' else 'align'} {recipe.task.kind} --from {run.root}"
+    again = f"{command(recipe.task.kind)} --from {run.root}"
     attempt = run.attempt_of(job_id)
     outcome = None if attempt is None else attempt.read_outcome()
     if attempt is None or outcome is None:

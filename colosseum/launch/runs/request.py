@@ -19,6 +19,7 @@ from colosseum.recipe.override import read_words
 from colosseum.recipe.schema import Recipe
 from colosseum.recipe.source import run_and_step
 from colosseum.recipe.stages import recipe_of_stage
+from colosseum.recipe.tasks import command
 from colosseum.rundir import RunDir
 
 Origins = Mapping[str, tuple[Setting, ...]]
@@ -168,7 +169,6 @@ def _begun_from(recipe: Recipe, run: RunDir, step: int | None, runs: Path, reque
 def _check_kind(kind: str, recipe: Recipe, origins: Origins) -> None:
     if recipe.task.kind == kind:
         return
-    verb = "train" if recipe.task.kind == "cpt" else "align"
-    rule = f"this command trains {kind}; use `colosseum {verb} {recipe.task.kind}`"
+    rule = f"this command trains {kind}; use `{command(recipe.task.kind)}`"
     where = _where("task.kind", origins)
     raise RefusedInput([Fault(path="task.kind", value=recipe.task.kind, rule=rule, where=where)])

@@ -131,7 +131,7 @@ def rehearse(recipe: Recipe, runs: Path, *, shown: str, ranks: int, base: Path, 
     first = _with_data(shrunk.recipe, runs / "rehearsal-data")
     other = _with_data(shrunk.other_layout, runs / "rehearsal-data")
     scheduler = this_machine()
-    if first.task.kind == "dpo":
+    if first.preference is not None:
         say(f"training an initial policy on {first.resources.gpus} processes")
         began_from = _try(first, None, runs, scheduler).run
         first, other = (_from_policy(small, began_from) for small in (first, other))
@@ -239,7 +239,7 @@ def _layout_of(recipe: Recipe) -> str:
 def _with_data(recipe: Recipe, folder: Path) -> Recipe:
     """The recipe with its placeholder sources written as datasets of bytes, each its own part of the corpus."""
     data = recipe.as_data()
-    if recipe.task.kind != "cpt":
+    if recipe.alignment is not None:
         write_alignment(folder.resolve())
         controls = [text for text in data["task"]["chat_tokens"].values() if text.strip()]
         tokenizer = folder.resolve() / "tokenizer.json"

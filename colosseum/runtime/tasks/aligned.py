@@ -160,8 +160,8 @@ def samples_of(
 
 
 def order_of(recipe: Recipe, data: AlignedData) -> Order:
-    task = recipe.task
-    assert task.kind in ("sft", "dpo")
+    task = recipe.alignment
+    assert task is not None
     return Order(samples=len(data), gbs=recipe.batch.gbs, seed=recipe.train.seed, shuffle=task.shuffle)
 
 
@@ -174,8 +174,8 @@ def order_identity(recipe: Recipe, data: AlignedData) -> str:
 
 def packing_of(recipe: Recipe) -> Packing | None:
     """How the recipe packs, None if it does not."""
-    task, par = recipe.task, recipe.parallelism
-    if task.kind == "cpt" or not task.packing:
+    task, par = recipe.alignment, recipe.parallelism
+    if task is None or not task.packing:
         return None
     pp, vpp = int(par.pp), int(par.vpp)
     return Packing(
