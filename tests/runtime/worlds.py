@@ -1,13 +1,18 @@
-"""Runs recipes grouped by their number of ranks: one set of worker processes a group."""
+"""Runs recipes grouped by their number of ranks: one set of ranks a group, forked from one process (worker.py)."""
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import os
+import select
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from colosseum.recipe.schema import Recipe
@@ -53,19 +58,42 @@ def _world(ranks: int, runs: Sequence[tuple[str, Recipe]], folder: Path, *, may_
         port = str(probe.getsockname()[1])
     shared = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(ranks)}
     shared |= {"LOCAL_WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"}
-    processes = []
-    for rank in range(ranks):
-        log = (folder / f"{jobs.stem}-rank-{rank}.log").open("wb")
-        env = {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-        processes.append(
-            subprocess.Popen([sys.executable, str(WORKER), str(jobs)], env=env, stdout=log, stderr=subprocess.STDOUT)
-        )
-        log.close()
-    try:
-        codes = [process.wait(timeout=TIMEOUT_S) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    failed = [rank for rank, code in enumerate(codes) if code]
-    tails = (f"rank {r}: {(folder / f'{jobs.stem}-rank-{r}.log').read_text()[-1500:]}" for r in failed)
+    logs = [folder / f"{jobs.stem}-rank-{rank}.log" for rank in range(ranks)]
+    world = {
+        "jobs": str(jobs),
+        "env": [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)],
+        "log": [str(log) for log in logs],
+    }
+    codes = _answer(json.dumps(world))
+    tails = (f"rank {r}: {logs[r].read_text()[-1500:]}" for r in range(ranks) if codes[r])
     assert not any(codes), f"exit codes {codes}\n" + "\n".join(tails)
+
+
+@functools.cache
+def _worker() -> subprocess.Popen[str]:
+    """One for all tests of this process."""
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(WORKER)]
+    worker = subprocess.Popen(
+        command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    atexit.register(_end, worker)
+    return worker
+
+
+def _end(worker: subprocess.Popen[str]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(worker.pid, signal.SIGKILL)
+    worker.communicate()
+
+
+def _answer(world: str) -> list[int]:
+    worker = _worker()
+    assert worker.stdin is not None and worker.stdout is not None
+    worker.stdin.write(f"{world}\n")
+    worker.stdin.flush()
+    if not select.select([worker.stdout], [], [], TIMEOUT_S)[0]:
+        _worker.cache_clear()
+        _end(worker)
+        raise TimeoutError(f"no answer within {TIMEOUT_S} s")
+    return list(json.loads(worker.stdout.readline()))
