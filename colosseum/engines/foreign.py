@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -145,6 +145,13 @@ def common_faults(engine: str, recipe: Recipe) -> Refusals:
     return found
 
 
+def validates_in_time(recipe: Recipe, found: Refusals) -> None:
+    """PyTorch Lightning's trainer does not start with a validation interval above the number of its batches."""
+    every, steps = recipe.train.val_every_steps, total_steps(recipe)
+    rule = f"does not start where this is above the number of steps, {steps:,}; mcore does"
+    found.unless(steps == 0 or every <= steps, "train.val_every_steps", every, rule, steps)
+
+
 def kept_by(tool: str, recipe: Recipe) -> list[str]:
     """How NeMo's ``save_top_k`` differs from the recipe: it goes by validation loss and has no "every n-th"."""
     last, every = recipe.checkpoint.keep_last, recipe.checkpoint.keep_every
@@ -166,20 +173,18 @@ def source_folder(source: Source) -> tuple[str, int | None]:
     return str(source), None
 
 
-def no_source(recipe: Recipe, *, file: bool = False) -> list[Fault]:
-    """A path of ``checkpoint.from`` that holds nothing to start from.
+def path_faults(recipe: Recipe, unfinished: Callable[[Path], str | None]) -> list[Fault]:
+    """What speaks against a path of ``checkpoint.from``, for an engine whose checkpoints are folders.
 
     Args:
-        file: whether a checkpoint of this engine can be one file.
+        unfinished: why the engine could not begin from a folder that holds something; None = it can.
     """
     source = recipe.checkpoint.source
     path = Path(str(source))
-    if not isinstance(source, FromPath) or (file and path.is_file()):
+    if not isinstance(source, FromPath):
         return []
     if not path.is_dir():
-        rule = f"is a file; engine {recipe.engine}'s checkpoints are folders"
-    elif not any(path.iterdir()):
-        rule = "is an empty folder"
+        rule: str | None = f"is a file; engine {recipe.engine}'s checkpoints are folders"
     else:
-        return []
-    return [Fault(path="checkpoint.from", value=str(source), rule=rule)]
+        rule = unfinished(path) if any(path.iterdir()) else "is an empty folder"
+    return [] if rule is None else [Fault(path="checkpoint.from", value=str(source), rule=rule)]

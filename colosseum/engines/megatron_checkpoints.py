@@ -8,6 +8,19 @@ from colosseum.recipe.source import FromRun, Source
 from colosseum.rundir import LATEST_FILE, RunDir, checkpoint_folder
 
 
+def unfinished(path: Path) -> str | None:
+    """Why Megatron-LM could not begin from a folder of checkpoints, or from one of them; None = it can."""
+    if not path.name.startswith("iter_"):
+        try:
+            word = (path / LATEST_FILE).read_text()[:32].strip()
+        except (OSError, UnicodeDecodeError):
+            word = ""
+        if word != "release" and not word.isdecimal():
+            return f"holds no {LATEST_FILE} that names a step; its folders iter_… can be named, too"
+        path = path / "release" if word == "release" else checkpoint_folder(path, int(word))
+    return None if (path / ".metadata").is_file() else f"is unfinished: {path} has no .metadata"
+
+
 def latest_step(run: RunDir) -> int:
     """The step in Megatron's tracker file, which ``start.py`` writes for NeMo too; 0 = none."""
     try:

@@ -15,6 +15,7 @@ from colosseum.engines import fields
 from colosseum.engines.fields import table
 from colosseum.engines.nemo1.config import config
 from colosseum.engines.nemo1.engine import Nemo1Engine
+from colosseum.engines.registry import engine_of
 from tests.engines.conftest import Rendered, Resolved
 
 REFERENCE = Path(fields.__file__).parent
@@ -201,3 +202,21 @@ def test_a_nemo_file_of_another_model_is_refused_on_the_login_node(resolved: Res
     assert faults(**ours | {"num_query_groups": None, "ffn_hidden_size": "${multiply:4,${.hidden_size}}"}) == {}
     assert faults(**ours | {"num_layers": 95}) == {"model.num_layers": (95,)}
     assert faults(**ours | {"override_vocab_size": 256128}) == {"model.vocab_size": (256128,)}
+
+
+@pytest.mark.parametrize("engine", ["nemo1", "nemo2"])
+@pytest.mark.parametrize(("every", "refused"), [(50, False), (51, True)])
+def test_a_validation_interval_that_lightning_does_not_start_with(
+    resolved: Resolved, engine: str, every: int, refused: bool
+) -> None:
+    words = (
+        "train.steps=50",
+        "~train.tokens",
+        "optimizer.warmup_steps=0",
+        f"train.val_every_steps={every}",
+        f"engine={engine}",
+        *CPT[1:],
+    )
+    recipe = resolved("colosseum-355b/cpt-4k-bf16", *words)
+    found = {fault.path: fault.nearest for fault in engine_of(engine).faults(recipe)}
+    assert found == ({"train.val_every_steps": (50,)} if refused else {})

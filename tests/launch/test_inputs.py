@@ -80,6 +80,41 @@ def test_an_empty_folder_is_no_checkpoint_of_any_engine(tmp_path: Path, engine: 
     assert "holds no finished checkpoint" in rule or "is an empty folder" in rule
 
 
+def write(file: Path, text: str = "x") -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("engine", "files", "says"),
+    [
+        ("megatron-lm", {"notes.txt": "x"}, "holds no latest_checkpointed_iteration.txt that names a step"),
+        ("megatron-lm", {"latest_checkpointed_iteration.txt": "8", "iter_0000004/.metadata": ""}, "is unfinished"),
+        ("megatron-lm", {"latest_checkpointed_iteration.txt": "8", "iter_0000008/.metadata": ""}, None),
+        ("megatron-lm", {"latest_checkpointed_iteration.txt": "release", "release/.metadata": ""}, None),
+        ("nemo2", {"weights/__0_0.distcp": "x"}, "has no weights/.metadata"),
+        ("nemo2", {"weights/.metadata": "x", "../source-unfinished": ""}, "is unfinished"),
+        ("nemo2", {"weights/.metadata": "x"}, None),
+        ("nemo1", {"model_weights/.metadata": "x"}, "is no .nemo: model_config.yaml in it cannot be read"),
+        ("nemo1", {"model_config.yaml": "num_layers: {layers}"}, None),
+    ],
+)
+def test_what_a_foreign_engine_could_not_begin_from_is_refused(
+    tmp_path: Path, engine: str, files: dict[str, str], says: str | None
+) -> None:
+    for name, text in files.items():
+        write(tmp_path / "source" / name, text.format(layers=load("debug/cpt-4k-bf16").recipe.model.num_layers))
+    found = faults(tmp_path, f"checkpoint.from={tmp_path / 'source'}", f"engine={engine}", *GPU)
+    assert [path for path, _ in found] == ([] if says is None else ["checkpoint.from"])
+    assert says is None or says in found[0][1]
+
+
+def test_a_file_that_is_no_nemo_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "m.nemo")
+    words = (f"checkpoint.from={tmp_path / 'm.nemo'}", "engine=nemo1", *GPU)
+    assert faults(tmp_path, *words) == [("checkpoint.from", "is no .nemo: model_config.yaml in it cannot be read")]
+
+
 @pytest.mark.parametrize(
     ("words", "refused"),
     [

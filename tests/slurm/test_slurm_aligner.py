@@ -35,9 +35,11 @@ ON_FOUR_NODES = (
 def house(slurm: DevSlurm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with the inputs' names, and a cluster file whose image nobody has imported."""
     root = tmp_path_factory.mktemp("house")
-    for name in ("sft/train.jsonl", "sft/validation.jsonl", "dpo/train.jsonl", "dpo/validation.jsonl", "m.nemo"):
+    for name in ("sft/train.jsonl", "sft/validation.jsonl", "dpo/train.jsonl", "dpo/validation.jsonl"):
         (root / "data" / name).parent.mkdir(parents=True, exist_ok=True)
         (root / "data" / name).touch()
+    (root / "data/m.nemo").mkdir()
+    (root / "data/m.nemo/model_config.yaml").write_text("{}")
     (root / "data/tokenizer").mkdir()
     shutil.copy(SMALL, root / "data/tokenizer/nemotron_2_256k.model")
     end = {"id": 0, "content": "</s>", "special": True}
@@ -128,7 +130,7 @@ def test_slurm_takes_the_whole_355b_chain_through_nemo1(
         with write_dataset(house / "data/cpt" / source, 256_000, force=True) as writer:
             for _ in range(200):  # of these, the validation's 1% fills a sequence of 16K
                 writer.add_document([7] * 20_000)
-    (house / "data/checkpoints/nemotron-4-340b-base").touch()
+    shutil.copytree(house / "data/m.nemo", house / "data/checkpoints/nemotron-4-340b-base")
     # On hold: Slurm 22.05 takes no more jobs for nodes that it has asked to wake, and ghosts never do.
     words = ("engine=nemo1", "cluster.slurm.partition=full", "cluster.slurm.extra=[--hold]", "resources.vboost=false")
     assert main(["campaign", "run", "colosseum-355b", *words, "--cluster", "site"]) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,16 @@ def _cluster(runs: Path, **slurm: Any) -> Cluster:
 
 
 def test_slurm_cluster_that_is_as_its_file_says(tmp_path: Path) -> None:
-    found = check(_cluster(tmp_path), time_limit_s=3600, with_job=True)
-    assert {c.name: c.passed for c in found} == dict.fromkeys(
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    cluster, runs = _cluster(tmp_path / "runs"), tmp_path / "runs"
+    runs.mkdir()
+    cluster = cluster.model_copy(update={"paths": cluster.paths.model_copy(update={"scratch": str(scratch)})})
+    found = check(cluster, time_limit_s=3600, with_job=True)
+    memlock = next(c for c in found if c.name == "locked memory")
+    limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]  # of this machine's daemons, too
+    assert memlock.passed is (True if limit == resource.RLIM_INFINITY else None)
+    assert {c.name: c.passed for c in found if c is not memlock} == dict.fromkeys(
         (
             "commands",
             "partition",
@@ -38,10 +47,11 @@ def test_slurm_cluster_that_is_as_its_file_says(tmp_path: Path) -> None:
             "shared runs folder",
             "python3",
             "clocks",
+            "scratch folder",
         ),
         True,
     )
-    assert list(tmp_path.iterdir()) == []
+    assert list(runs.iterdir()) == list(scratch.iterdir()) == []
 
 
 def test_slurm_cluster_that_is_not(tmp_path: Path) -> None:
@@ -52,3 +62,15 @@ def test_slurm_cluster_that_is_not(tmp_path: Path) -> None:
     assert "srun has no telepathy" in failed["MPI plugin"]
     assert "cannot be made" in failed["runs folder"]
     assert not (tmp_path / "no").exists()
+
+
+def test_slurm_nodes_that_are_not_as_the_cluster_file_says(tmp_path: Path) -> None:
+    """No scratch folder, and InfiniBand without the memory that it locks."""
+    cluster = _cluster(tmp_path)
+    paths = cluster.paths.model_copy(update={"scratch": "/no/such/scratch"})
+    cluster = cluster.model_copy(update={"paths": paths, "env": {"NCCL_IB_HCA": "mlx5_0"}})
+    found = {c.name: c for c in check(cluster, time_limit_s=3600, with_job=True)}
+    assert found["scratch folder"].passed is False
+    assert found["scratch folder"].detail.startswith("/no/such/scratch does not exist or cannot be written on ")
+    if resource.getrlimit(resource.RLIMIT_MEMLOCK)[1] != resource.RLIM_INFINITY:
+        assert found["locked memory"].passed is False

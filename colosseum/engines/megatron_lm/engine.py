@@ -14,7 +14,7 @@ from colosseum.engines.foreign import (
     common_faults,
     launch,
     minutes,
-    no_source,
+    path_faults,
     source_folder,
     total_steps,
 )
@@ -127,7 +127,7 @@ class MegatronLmEngine:
         return megatron_checkpoints.by_step(run, step)
 
     def source_faults(self, recipe: Recipe, runs: Path) -> list[Fault]:
-        return no_source(recipe)
+        return path_faults(recipe, megatron_checkpoints.unfinished)
 
     def model_of(self, checkpoint: Path) -> Mapping[str, Any] | None:
         return None

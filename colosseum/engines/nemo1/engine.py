@@ -9,9 +9,9 @@ from typing import Any
 from colosseum.bundle import to_yaml
 from colosseum.engines import megatron_checkpoints
 from colosseum.engines.base import NEMO_IMAGE, About, EngineLaunch, Releases, Setting
-from colosseum.engines.foreign import Command, Refusals, common_faults, kept_by, launch, no_source, total_steps
+from colosseum.engines.foreign import Command, Refusals, common_faults, kept_by, launch, total_steps, validates_in_time
 from colosseum.engines.nemo1.config import ACTIVATIONS, LOGS, PREFIX, SCHEDULES, config
-from colosseum.engines.nemo1.nemo_file import SHAPE, configuration
+from colosseum.engines.nemo1.nemo_file import CONFIG, SHAPE, configuration
 from colosseum.errors import Fault
 from colosseum.planning.plan import Plan
 from colosseum.recipe.base import AUTO
@@ -128,12 +128,14 @@ class Nemo1Engine:
 
     def source_faults(self, recipe: Recipe, runs: Path) -> list[Fault]:
         """A .nemo, file or folder, of this model; an alignment takes its model from there."""
-        if found := no_source(recipe, file=True):
-            return found
         source = recipe.checkpoint.source
         path = runs / source.run / FINAL_NEMO if isinstance(source, FromRun) else Path(str(source))
-        holds = configuration(path) if recipe.task.kind == "cpt" else None
-        return [] if holds is None else list(_other_model(recipe, holds))
+        if path.is_dir() and not any(path.iterdir()):
+            return [Fault(path="checkpoint.from", value=str(source), rule="is an empty folder")]
+        if (holds := configuration(path)) is None:
+            rule = f"is no .nemo: {CONFIG} in it cannot be read"
+            return [Fault(path="checkpoint.from", value=str(source), rule=rule)]
+        return list(_other_model(recipe, holds)) if recipe.task.kind == "cpt" else []
 
     def model_of(self, checkpoint: Path) -> Mapping[str, Any] | None:
         found = configuration(checkpoint)
@@ -205,6 +207,7 @@ def _checkpoint(recipe: Recipe, found: Refusals) -> None:
 
 
 def _pretraining(recipe: Recipe, found: Refusals) -> None:
+    validates_in_time(recipe, found)
     model, tokenizer = recipe.model, recipe.tokenizer
     rule = "NeMo 1.x cannot train without a tokenizer; mcore and megatron-lm can on token ids"
     known = tokenizer.kind != "null" and tokenizer.path is not None

@@ -17,8 +17,9 @@ from colosseum.engines.foreign import (
     common_faults,
     kept_by,
     launch,
-    no_source,
+    path_faults,
     total_steps,
+    validates_in_time,
 )
 from colosseum.engines.nemo2.config import LOGS, SCHEDULES, launch_tree
 from colosseum.errors import Fault
@@ -67,6 +68,7 @@ class Nemo2Engine:
         found.unless(kind != "dpo", "task.kind", kind, "has no DPO; nemo1 (NeMo-Aligner) does", "cpt", "sft")
         _numerics(recipe, found)
         _checkpoint(recipe, found)
+        validates_in_time(recipe, found)
         if kind == "sft":
             _sft(recipe, found)
         return found.found
@@ -106,10 +108,19 @@ class Nemo2Engine:
         return FromPath(str(path.resolve()))  # its folders have names of their own
 
     def source_faults(self, recipe: Recipe, runs: Path) -> list[Fault]:
-        return no_source(recipe)
+        return path_faults(recipe, _unfinished)
 
     def model_of(self, checkpoint: Path) -> Mapping[str, Any] | None:
         return None
+
+
+def _unfinished(path: Path) -> str | None:
+    """Why NeMo 2 could not begin from a folder; None = it can."""
+    if path.with_name(f"{path.name}-unfinished").exists():
+        return "is unfinished: the save was cut off"
+    if any((folder / ".metadata").is_file() for folder in (path / "weights", path)):
+        return None
+    return "is no NeMo 2 checkpoint: it has no weights/.metadata"
 
 
 def _numerics(recipe: Recipe, found: Refusals) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import secrets
-import shlex
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,19 +14,21 @@ from colosseum.errors import EnvironmentFault
 from colosseum.launch.slurm.commands import call, job_environment
 from colosseum.launch.slurm.job_script import gpu_option
 from colosseum.recipe.cluster import Cluster
-from colosseum.units import slurm_time
+from colosseum.units import format_bytes, slurm_time
 
 COMMANDS = ("sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo")
 MAX_SKEW_S = 2.0
 OLD_ENOUGH = "import sys; sys.exit(sys.version_info < (3, 6))"
 """The version check of job.bash."""
+SCRATCH_BYTES = 1 << 30
+"""Compiled kernels of a training run take some hundred MiB."""
 JOB_WAITS_S = 50
 """Shorter than the one-minute timeout of Slurm commands."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One check; passed None = it could not be made."""
+    """One check; passed None = it could not be made, or its result says nothing certain."""
 
     name: str
     passed: bool | None
@@ -140,8 +141,37 @@ def _runs_folder(runs: Path) -> Iterator[Check]:
     yield Check(name="runs folder", passed=True, detail=f"{runs.absolute()} can be written")
 
 
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """What one node of the job printed."""
+
+    word: str
+    """Content of the file that this machine wrote."""
+    clock: str
+    host: str
+    python3: str
+    memlock: str
+    """Hard limit of locked memory: KiB, or ``unlimited``."""
+    scratch: str
+    """Free KiB of the scratch folder; ``-`` = no file can be made there; empty = the cluster file names none."""
+
+
+_SHOW = """scratch=
+if [ -n "$2" ]; then
+  if file=$(mktemp -p "$2" .check-XXXXXX 2> /dev/null); then
+    rm -f "$file"
+    scratch=$(df -Pk "$2" | awk 'NR == 2 { print $4 }')
+  else
+    scratch=-
+  fi
+fi
+python=$(python3 -I -c "$3" 2> /dev/null && echo yes || echo no)
+echo "$(cat "$1" 2> /dev/null)|$(date +%s.%N)|$(hostname)|$python|$(ulimit -H -l)|$scratch"
+"""
+
+
 def _job(cluster: Cluster) -> Iterator[Check]:
-    """Two nodes read a file that this machine wrote, and report their clocks and python3 version."""
+    """Two nodes read a file that this machine wrote, and report their clocks, python3, limits and scratch folder."""
     nodes = 2 if cluster.nodes is None or cluster.nodes > 1 else 1
     runs = Path(cluster.paths.runs).absolute()
     if not runs.is_dir():
@@ -151,38 +181,60 @@ def _job(cluster: Cluster) -> Iterator[Check]:
     word = secrets.token_hex(8)
     try:
         probe.write_text(word)
-        size = [
-            f"--nodes={nodes}",
-            f"--ntasks={nodes}",
-            "--ntasks-per-node=1",
-            "--time=2",
-            f"--immediate={JOB_WAITS_S}",
-        ]
-        python = f"python3 -I -c {shlex.quote(OLD_ENOUGH)} 2> /dev/null && echo yes || echo no"
-        show = f'echo "$(cat "$1" 2> /dev/null) $(date +%s.%N) $(hostname) $({python})"'
-        command = ["bash", "-c", show, "check", str(probe)]
+        size = [f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--time=2"]
+        command = ["bash", "-c", _SHOW, "check", str(probe), cluster.paths.scratch or "", OLD_ENOUGH]
         began = time.time()
-        done = call("srun", *_options(cluster), *size, "--chdir=/", *command, env=job_environment())
+        options = [*_options(cluster), *size, f"--immediate={JOB_WAITS_S}", "--chdir=/"]
+        done = call("srun", *options, *command, env=job_environment())
         ended = time.time()
     except EnvironmentFault as fault:
         yield Check(name="a job now", passed=None, detail=str(fault))
         return
     finally:
         probe.unlink(missing_ok=True)
-    rows = [line.split(" ") for line in done.stdout.splitlines() if line.count(" ") == 3]
-    if done.returncode or len(rows) != nodes:
+    found = [_Node(*line.split("|")) for line in done.stdout.splitlines() if line.count("|") == 5]
+    if done.returncode or len(found) != nodes:
         last = (done.stderr.strip().splitlines() or ["srun gave no reason"])[-1]
         yield Check(name="a job now", passed=None, detail=f"it did not run within {JOB_WAITS_S} s: {last}")
         return
-    hosts = ", ".join(row[2] for row in rows)
+    hosts = ", ".join(node.host for node in found)
     yield Check(name="a job now", passed=True, detail=f"ran on {hosts} after {ended - began:.1f} s")
-    blind = [row[2] for row in rows if row[0] != word]
+    blind = [node.host for node in found if node.word != word]
     detail = f"{hosts} read what {os.uname().nodename} wrote" if not blind else f"not shared with {', '.join(blind)}"
     yield Check(name="shared runs folder", passed=not blind, detail=detail)
-    without = [row[2] for row in rows if row[3] != "yes"]
+    without = [node.host for node in found if node.python3 != "yes"]
     detail = "python3 (3.6 or later) is there" if not without else f"no python3 (3.6 or later) on {', '.join(without)}"
     yield Check(name="python3", passed=not without, detail=f"{detail}; job scripts run it")
-    skew = max(max(began - float(row[1]), float(row[1]) - ended, 0.0) for row in rows)
+    skew = max(max(began - float(node.clock), float(node.clock) - ended, 0.0) for node in found)
     yield Check(
         name="clocks", passed=skew <= MAX_SKEW_S, detail=f"{skew:.1f} s apart at most beyond the job's duration"
     )
+    yield _memlock(cluster, found)
+    if cluster.paths.scratch is not None:
+        yield _scratch(cluster.paths.scratch, found)
+
+
+def _memlock(cluster: Cluster, found: Sequence[_Node]) -> Check:
+    """RDMA locks the memory that it registers; a cluster file with variables of NCCL's InfiniBand has RDMA."""
+    limited = [node for node in found if node.memlock != "unlimited"]
+    if not limited:
+        return Check(name="locked memory", passed=True, detail="unlimited")
+    least = min(limited, key=lambda node: int(node.memlock))
+    limit = f"at most {format_bytes(int(least.memlock) * 1024)} on {least.host}"
+    detail = f"{limit}; RDMA (InfiniBand, RoCE) needs unlimited: LimitMEMLOCK=infinity for slurmd"
+    uses_rdma = any(name.startswith("NCCL_IB_") for name in cluster.env)
+    return Check(name="locked memory", passed=False if uses_rdma else None, detail=detail)
+
+
+def _scratch(folder: str, found: Sequence[_Node]) -> Check:
+    """Caches of compiled kernels and of Hugging Face go there (``rank.bash``)."""
+    unusable = [node.host for node in found if not node.scratch.isdecimal()]
+    if unusable:
+        detail = f"{folder} does not exist or cannot be written on {', '.join(unusable)}"
+        return Check(name="scratch folder", passed=False, detail=detail)
+    least = min(found, key=lambda node: int(node.scratch))
+    free = int(least.scratch) * 1024
+    detail = f"{folder} can be written; {format_bytes(free)} free on {least.host}"
+    enough = free >= SCRATCH_BYTES
+    detail += "" if enough else f"; caches need {format_bytes(SCRATCH_BYTES)}"
+    return Check(name="scratch folder", passed=enough, detail=detail)
