@@ -88,8 +88,7 @@ def why_held(job: str) -> str:
 def begin(attempt: str, job: str, restart: str, nodes: str) -> int:
     saved = saved_step()
     environment = AttemptEnvironment(int(attempt), saved, job, count_of(restart), nodes, int(time.time()))
-    with (attempt_folder(attempt) / "env.json").open("w") as file:
-        file.write(environment.to_line())
+    records.write_first(attempt_folder(attempt) / "env.json", environment.to_line())
     return say(str(saved))
 
 

@@ -34,7 +34,7 @@ class Attempt:
     last_step: int | None
     """The last step it trained; None = none."""
     lost_steps: int | None
-    """Steps that the next attempt had to train again; None of the last attempt."""
+    """Steps that the next attempt had to train again; None = no attempt has begun since."""
     kind: str | None
     """Of outcome.json; None while it runs, or if nobody was left to write one."""
     retry: bool
@@ -140,10 +140,13 @@ def history(run: RunDir) -> list[Attempt]:
     attempts = [
         replace(a, from_step=loaded.get(a.number, a.from_step), last_step=reached.get(a.number)) for a in attempts
     ]
-    for i, (attempt, after) in enumerate(pairwise(attempts)):
+    # A folder without env.json is an attempt that has not begun yet, or never did: it says nothing of any step.
+    begun = [a for a in attempts if a.began_unix_s is not None or a.number in loaded]
+    lost: dict[int, int] = {}
+    for attempt, after in pairwise(begun):
         last = attempt.from_step if attempt.last_step is None else attempt.last_step
-        attempts[i] = replace(attempt, lost_steps=max(0, last - after.from_step))
-    return attempts
+        lost[attempt.number] = max(0, last - after.from_step)
+    return [replace(attempt, lost_steps=lost.get(attempt.number)) for attempt in attempts]
 
 
 def age_s(unix_s: float | None) -> float | None:

@@ -70,6 +70,14 @@ def test_history_counts_the_steps_each_attempt_lost(run: RunDir) -> None:
     assert (second.from_step, second.last_step, second.lost_steps, second.kind) == (5, 8, None, "saved")
 
 
+def test_an_attempt_that_has_not_begun_says_nothing_of_lost_steps(run: RunDir) -> None:
+    """The job script makes the folder first; it may also end there, for want of disk."""
+    run.attempt(2).root.mkdir()
+    assert [a.lost_steps for a in history(run)] == [2, None, None]
+    _begin(run, 3, 6)
+    assert [a.lost_steps for a in history(run)] == [2, 2, None, None]
+
+
 def test_logs_are_followed_into_the_next_attempt(run: RunDir) -> None:
     run.logs.mkdir()
     job, rank = run.logs / "job-7.out", run.attempt(1).rank_log(0)

@@ -69,6 +69,11 @@ def until_step(run: RunDir, step: int, attempt: int = 0) -> None:
     until(lambda: any(r["step"] >= step and r["attempt"] >= attempt for r in latest_rows(run.metrics, "train")))
 
 
+def until_begun(run: RunDir, attempt: int, timeout_s: float = 300) -> None:
+    """Waits for an attempt's env.json: its folder is made a moment earlier and says nothing yet."""
+    until(lambda: run.attempt(attempt).env.exists(), timeout_s)
+
+
 def until_ended(run: RunDir, timeout_s: float = 300) -> Job:
     """Waits for the end of the run's newest job: ended for Slurm, not waiting to start again."""
 

@@ -20,7 +20,7 @@ from colosseum.launch.runs.jobs import Job
 from colosseum.monitor.watch import history
 from colosseum.rundir import RunDir, saved_steps
 from tests.slurm.conftest import DevSlurm
-from tests.slurm.runs import batch_shell, log, losses, stand_in_run, submit, until, until_ended, until_step
+from tests.slurm.runs import batch_shell, log, losses, stand_in_run, submit, until_begun, until_ended, until_step
 from tests.slurm.stand_in import curve
 from tests.traps import trapped
 
@@ -228,8 +228,10 @@ def test_slurm_job_leaves_earlier_when_its_saves_prove_slow(
     site = "cluster.env={STAND_IN_STEP_S: '2', STAND_IN_SAVE_TIME_S: '100.5'}"
     run = stand_in_run(tmp_path, "slow", "resources.time_limit=4m", site)
     submit(run)
-    until(lambda: len(history(run)) > 1)
+    until_begun(run, 1)
     jobs.cancel(run)
     first, second = history(run)
     assert (first.kind, first.lost_steps) == ("saved", 0)
-    assert (second.began_unix_s or 0) - (first.began_unix_s or 0) < 90
+    assert second.began_unix_s is not None
+    assert first.began_unix_s is not None
+    assert second.began_unix_s - first.began_unix_s < 90

@@ -22,7 +22,18 @@ from colosseum.launch.runs.jobs import job_of
 from colosseum.monitor.watch import history
 from colosseum.rundir import RunDir, checkpoint_folder, latest_rows, read_lines, saved_steps
 from tests.slurm.conftest import DevSlurm
-from tests.slurm.runs import batch_shell, held, is_alive, log, losses, rank_process, until, until_ended, until_step
+from tests.slurm.runs import (
+    batch_shell,
+    held,
+    is_alive,
+    log,
+    losses,
+    rank_process,
+    until,
+    until_begun,
+    until_ended,
+    until_step,
+)
 from tests.traps import set_traps, trapped
 
 COLOSSEUM = Path(sys.executable).parent / "colosseum"
@@ -255,7 +266,7 @@ def test_slurm_shakedown_comes_first(house: Path) -> None:
 def test_slurm_training_reaches_its_time_limit(house: Path, alone: RunDir) -> None:
     # Two minutes, less the quarter that is kept for saving.
     run = train(house, "limit", "resources.time_limit=2m", "train.steps=4000")
-    until(lambda: len(history(run)) > 1, ENDS_S)
+    until_begun(run, 1, ENDS_S)
     jobs.cancel(run)
     first, second = history(run)[:2]
     assert first.kind == "saved", log(run)

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
-from colosseum.records import AttemptEnvironment, Outcome
+from colosseum.records import AttemptEnvironment, Outcome, write_first
 from colosseum.rundir import EXIT_FINAL, EXIT_SAVED, AttemptDir, OutcomeKind, RunDir, saved_steps
 
 GRACE_S = 15.0
@@ -112,7 +112,7 @@ def _begin(run: RunDir) -> tuple[int, AttemptDir]:
     attempt.stacks.mkdir()
     saved = (saved_steps(run.checkpoints) or [0])[-1]
     environment = AttemptEnvironment(number, saved, str(os.getpid()), 0, socket.gethostname(), int(time.time()))
-    attempt.env.write_text(environment.to_line())
+    write_first(attempt.env, environment.to_line())
     return number, attempt
 
 
