@@ -168,7 +168,7 @@ def test_slurm_campaign_is_chained_and_resumed(house: Path) -> None:
     jobs.cancel(RunDir(Path(first["run"])))
     until(lambda: {stage["state"] for stage in _stages(house)} == {"cancelled"})
     assert "submitted: base, fp8, grown" in colosseum(house, "campaign", "resume", "small")
-    until(lambda: _stages(house)[2]["state"] in ("done", "held", "failed"), ENDS_S)
+    until(lambda: _stages(house)[2]["state"] in ("done", "held", "failed"), 3 * ENDS_S)  # three runs, one by one
     base, fp8, grown = _stages(house)
     assert [base["run"], fp8["run"], grown["run"]] == [stage["run"] for stage in (first, *later)]
     assert (base["state"], base["step"], fp8["state"], fp8["step"]) == ("done", 4, "done", 4)
