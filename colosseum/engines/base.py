@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from colosseum.errors import Fault
 from colosseum.planning.plan import Plan
 from colosseum.recipe.schema import Recipe
-from colosseum.recipe.source import Source
+from colosseum.recipe.source import FromRun, Source
 from colosseum.rundir import RunDir
 
 NEMO_IMAGE = "nvcr.io#nvidia/nemo"
@@ -73,18 +73,21 @@ class About:
 
 
 class Engine(Protocol):
-    """One training stack. Pure: no file is written, no process started."""
+    """One training stack. Pure: no file is written, no process started.
+
+    An engine inherits from it what it does as most do.
+    """
 
     name: str
     about: About
-    settings: tuple[Setting, ...]
+    settings: tuple[Setting, ...] = ()
     """Environment variables that only this engine needs."""
-    has_metadata: bool
+    has_metadata: bool = False
     """Whether its checkpoints carry our colosseum.json (docs/contracts.md)."""
 
     def pinned(self, recipe: Recipe) -> Recipe:
         """The recipe with each ``auto`` set that this engine can have in one way only; the planner gets this one."""
-        ...
+        return recipe
 
     def faults(self, recipe: Recipe) -> list[Fault]:
         """What this engine cannot do of a recipe, with the engine that can."""
@@ -92,7 +95,7 @@ class Engine(Protocol):
 
     def notes(self, recipe: Recipe) -> list[str]:
         """What it does otherwise than the recipe says, where that changes no number: one sentence each."""
-        ...
+        return []
 
     def render(self, recipe: Recipe, plan: Plan) -> EngineLaunch:
         """Files and command of a resolved recipe."""
@@ -108,11 +111,11 @@ class Engine(Protocol):
 
     def no_checkpoint(self, run: RunDir) -> str:
         """Why ``checkpoints`` of a run is empty."""
-        ...
+        return f"run {run.root.name} has saved no checkpoint"
 
     def reference(self, run: RunDir, step: int, path: Path) -> Source:
         """``checkpoint.from`` of a checkpoint of a run that lies beside the new one."""
-        ...
+        return FromRun(run.root.resolve().name, step)
 
     def source_faults(self, recipe: Recipe, runs: Path) -> list[Fault]:
         """Why a run could not start from what ``checkpoint.from`` names, as far as the login node can see.
@@ -124,4 +127,4 @@ class Engine(Protocol):
 
     def model_of(self, checkpoint: Path) -> Mapping[str, Any] | None:
         """What a checkpoint says of its model, by the names of ``ModelShape``; None = nothing that can be read."""
-        ...
+        return None

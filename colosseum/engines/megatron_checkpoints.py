@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from colosseum.recipe.source import FromRun, Source
 from colosseum.rundir import LATEST_FILE, RunDir, checkpoint_folder
 
 
@@ -28,16 +27,6 @@ def latest_step(run: RunDir) -> int:
     except OSError:
         return 0
     return int(text) if text.isdigit() else 0
-
-
-def has_saved_none(run: RunDir) -> str:
-    """A sentence on a run without a checkpoint."""
-    return f"run {run.root.name} has saved no checkpoint"
-
-
-def by_step(run: RunDir, step: int) -> Source:
-    """``checkpoint.from`` of a step of a neighbouring run."""
-    return FromRun(run.root.resolve().name, step)
 
 
 def up_to_tracker(run: RunDir) -> dict[int, Path]:

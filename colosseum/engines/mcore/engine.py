@@ -8,17 +8,15 @@ from typing import Any
 
 from colosseum.checkpoint.compare import load_faults
 from colosseum.checkpoint.folders import read_metadata, source_folder
-from colosseum.engines import megatron_checkpoints
-from colosseum.engines.base import About, EngineLaunch, Setting
+from colosseum.engines.base import About, Engine, EngineLaunch
 from colosseum.errors import Fault, RefusedInput
 from colosseum.planning.plan import Plan
 from colosseum.recipe import derived
 from colosseum.recipe.schema import Recipe
-from colosseum.recipe.source import Source
 from colosseum.rundir import RunDir, checkpoint_folder, saved_steps
 
 
-class McoreEngine:
+class McoreEngine(Engine):
     """See ``engines.base.Engine``."""
 
     name = "mcore"
@@ -31,11 +29,7 @@ class McoreEngine:
         image="dockerd://colosseum:mcore",
         reads="its own checkpoints",
     )
-    settings: tuple[Setting, ...] = ()
     has_metadata = True
-
-    def pinned(self, recipe: Recipe) -> Recipe:
-        return recipe
 
     def faults(self, recipe: Recipe) -> list[Fault]:
         """What this runtime cannot do yet; the rules between fields (``recipe/rules.py``) are megatron-core's."""
@@ -62,20 +56,11 @@ class McoreEngine:
             )
         return faults
 
-    def notes(self, recipe: Recipe) -> list[str]:
-        return []
-
     def render(self, recipe: Recipe, plan: Plan) -> EngineLaunch:
         return EngineLaunch(files={}, argv=("python", "-P", "-m", "colosseum.runtime", "bundle"))
 
     def checkpoints(self, run: RunDir, gbs: int) -> dict[int, Path]:
         return {step: checkpoint_folder(run.checkpoints, step) for step in saved_steps(run.checkpoints)}
-
-    def no_checkpoint(self, run: RunDir) -> str:
-        return megatron_checkpoints.has_saved_none(run)
-
-    def reference(self, run: RunDir, step: int, path: Path) -> Source:
-        return megatron_checkpoints.by_step(run, step)
 
     def source_faults(self, recipe: Recipe, runs: Path) -> list[Fault]:
         """There must be a finished checkpoint of this model, and steps left to train after it."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from colosseum.engines import megatron_checkpoints
-from colosseum.engines.base import NEMO_IMAGE, About, EngineLaunch, Releases, Setting
+from colosseum.engines.base import NEMO_IMAGE, About, Engine, EngineLaunch, Releases
 from colosseum.engines.foreign import (
     RUN,
     Command,
@@ -21,7 +20,7 @@ from colosseum.engines.foreign import (
 from colosseum.errors import Fault
 from colosseum.planning.plan import Plan
 from colosseum.recipe.schema import Recipe
-from colosseum.recipe.source import Fresh, Source
+from colosseum.recipe.source import Fresh
 from colosseum.rundir import RunDir
 from colosseum.units import parse_duration_s
 
@@ -48,7 +47,7 @@ PATTERNS = {
 """Of the lines that training_log() and evaluate_and_print_results() print."""
 
 
-class MegatronLmEngine:
+class MegatronLmEngine(Engine):
     """See ``engines.base.Engine``."""
 
     name = "megatron-lm"
@@ -61,11 +60,6 @@ class MegatronLmEngine:
         image=f"docker://{NEMO_IMAGE}:26.02",
         reads="Megatron-LM's torch_dist checkpoints, weights only",
     )
-    settings: tuple[Setting, ...] = ()
-    has_metadata = False
-
-    def pinned(self, recipe: Recipe) -> Recipe:
-        return recipe
 
     def faults(self, recipe: Recipe) -> list[Fault]:
         found = common_faults(self.name, recipe)
@@ -120,17 +114,8 @@ class MegatronLmEngine:
     def checkpoints(self, run: RunDir, gbs: int) -> dict[int, Path]:
         return megatron_checkpoints.up_to_tracker(run)
 
-    def no_checkpoint(self, run: RunDir) -> str:
-        return megatron_checkpoints.has_saved_none(run)
-
-    def reference(self, run: RunDir, step: int, path: Path) -> Source:
-        return megatron_checkpoints.by_step(run, step)
-
     def source_faults(self, recipe: Recipe, runs: Path) -> list[Fault]:
         return path_faults(recipe, megatron_checkpoints.unfinished)
-
-    def model_of(self, checkpoint: Path) -> Mapping[str, Any] | None:
-        return None
 
 
 def arguments(recipe: Recipe) -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from colosseum.bundle import to_yaml
 from colosseum.engines import megatron_checkpoints
-from colosseum.engines.base import NEMO_IMAGE, About, EngineLaunch, Releases, Setting
+from colosseum.engines.base import NEMO_IMAGE, About, Engine, EngineLaunch, Releases, Setting
 from colosseum.engines.foreign import Command, Refusals, common_faults, kept_by, launch, total_steps, validates_in_time
 from colosseum.engines.nemo1.config import ACTIVATIONS, LOGS, PREFIX, SCHEDULES, config
 from colosseum.engines.nemo1.nemo_file import CONFIG, SHAPE, configuration
@@ -52,7 +52,7 @@ ALIGNER_LOG = {
 """NeMo-Aligner's progress bar: a step's values come twice, before the bar counts it and after; the second counts."""
 
 
-class Nemo1Engine:
+class Nemo1Engine(Engine):
     """See ``engines.base.Engine``."""
 
     name = "nemo1"
@@ -65,7 +65,6 @@ class Nemo1Engine:
         image=f"docker://{NEMO_IMAGE}:25.02",
         reads=".nemo files and folders, weights only",
     )
-    has_metadata = False
     settings: tuple[Setting, ...] = (
         Setting(
             name="TORCH_NCCL_AVOID_RECORD_STREAMS",

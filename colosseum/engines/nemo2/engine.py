@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path, PurePosixPath
-from typing import Any
 
-from colosseum.engines import megatron_checkpoints
-from colosseum.engines.base import NEMO_IMAGE, About, EngineLaunch, Releases, Setting
+from colosseum.engines.base import NEMO_IMAGE, About, Engine, EngineLaunch, Releases
 from colosseum.engines.foreign import (
     Command,
     Refusals,
@@ -43,7 +40,7 @@ LOG = {
 """Of NeMo 2's progress printer, which counts steps from 0."""
 
 
-class Nemo2Engine:
+class Nemo2Engine(Engine):
     """See ``engines.base.Engine``."""
 
     name = "nemo2"
@@ -56,11 +53,6 @@ class Nemo2Engine:
         image=f"docker://{NEMO_IMAGE}:25.04",
         reads="NeMo 2 checkpoint folders: weights, optimizer",
     )
-    settings: tuple[Setting, ...] = ()
-    has_metadata = False
-
-    def pinned(self, recipe: Recipe) -> Recipe:
-        return recipe
 
     def faults(self, recipe: Recipe) -> list[Fault]:
         found = common_faults(self.name, recipe)
@@ -101,17 +93,11 @@ class Nemo2Engine:
                 found[int(samples[1]) // gbs] = path
         return dict(sorted(found.items()))
 
-    def no_checkpoint(self, run: RunDir) -> str:
-        return megatron_checkpoints.has_saved_none(run)
-
     def reference(self, run: RunDir, step: int, path: Path) -> Source:
         return FromPath(str(path.resolve()))  # its folders have names of their own
 
     def source_faults(self, recipe: Recipe, runs: Path) -> list[Fault]:
         return path_faults(recipe, _unfinished)
-
-    def model_of(self, checkpoint: Path) -> Mapping[str, Any] | None:
-        return None
 
 
 def _unfinished(path: Path) -> str | None:
