@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -17,23 +17,16 @@ def complete(incomplete: str) -> list[str]:
     return [w for w in (*shipped_recipes(), *(f"{key}=" for key in catalogue())) if w.startswith(incomplete)]
 
 
-RecipeWords = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="RECIPE [KEY=VALUE]...",
-        help="A shipped recipe or your own .yaml file, then overrides (~KEY resets a key to its default).",
-        autocompletion=complete,
-        show_default=False,
-    ),
-]
-OptionalRecipeWords = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[RECIPE] [KEY=VALUE]...",
-        help="A shipped recipe or your own .yaml file, then overrides (~KEY resets a key to its default).",
-        autocompletion=complete,
-        show_default=False,
-    ),
+def words_argument(metavar: str, text: str) -> Any:
+    """An argument of recipes and keys: what help says of it."""
+    return typer.Argument(metavar=metavar, help=text, autocompletion=complete, show_default=False)
+
+
+RECIPE_HELP = "A shipped recipe or your own .yaml file, then overrides (~KEY resets a key to its default)."
+RecipeWords = Annotated[list[str], words_argument("RECIPE [KEY=VALUE]...", RECIPE_HELP)]
+OptionalRecipeWords = Annotated[list[str] | None, words_argument("[RECIPE] [KEY=VALUE]...", RECIPE_HELP)]
+CheckpointWord = Annotated[
+    str, typer.Argument(metavar="RUN[@STEP]|CHECKPOINT", help="A run (its newest checkpoint) or a folder.")
 ]
 
 

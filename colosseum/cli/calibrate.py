@@ -9,11 +9,11 @@ import typer
 
 from colosseum.cli.output import Json, Runs, columns, emit, note, stdout
 from colosseum.errors import RefusedInput
-from colosseum.launch.runs.submit import find_run, runs_root
+from colosseum.launch.runs.jobs import runs_folder
+from colosseum.launch.runs.submit import find_run
 from colosseum.launch.trials.calibration import KINDS, changes, fit, fit_to_run, measure_here, read_measured, write
 from colosseum.planning.calibration import Fitted
 from colosseum.planning.constants import read_calibration
-from colosseum.recipe.load import load_cluster
 
 Only = Annotated[
     str | None,
@@ -67,7 +67,7 @@ def calibrate(
         raise RefusedInput("--measured fits its whole file and cannot be combined with --only")
     begin = None if base is None else read_calibration(base)
     if source is not None:
-        fitted = fit_to_run(find_run(source, runs_root(runs, load_cluster())), begin)
+        fitted = fit_to_run(find_run(source, runs_folder(runs, None)), begin)
     else:
         found = read_measured(measured) if measured is not None else measure_here(only, note)
         fitted = fit(found, hardware, begin)

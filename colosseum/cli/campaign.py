@@ -17,10 +17,9 @@ from colosseum.launch.campaigns.campaign import Campaign, Stage, as_planned, beg
 from colosseum.launch.campaigns.file import read_file
 from colosseum.launch.campaigns.start import run_here, scheduler_of_campaign, submit
 from colosseum.launch.campaigns.status import StageStatus, statuses
-from colosseum.launch.runs.submit import runs_root
+from colosseum.launch.runs.jobs import runs_folder
 from colosseum.launch.schedulers.base import Foreground, Queue
 from colosseum.recipe import derived
-from colosseum.recipe.load import load_cluster
 from colosseum.units import format_duration
 
 app = typer.Typer(no_args_is_help=True)
@@ -47,7 +46,7 @@ def run(
     name, overrides = recipe_and_overrides(words)
     file = read_file(name)
     if dry_run:
-        root = runs_root(runs, load_cluster(cluster)).resolve()
+        root = runs_folder(runs, cluster).resolve()
         planned = plan(file, overrides, cluster=cluster, root=root, base=Path.cwd(), dry=True)
         found = remarks(file, {stage.name: (stage, compiled.recipe) for stage, compiled in planned})
         warn(found)
@@ -62,13 +61,13 @@ def run(
 @app.command()
 def resume(campaign: Begun, cluster: Cluster = None, runs: Runs = None, as_json: Json = False) -> None:
     """Go on with the first stage that is neither done nor on its way."""
-    _go_on(find(campaign, runs_root(runs, load_cluster(cluster))), as_json, again=True)
+    _go_on(find(campaign, runs_folder(runs, cluster)), as_json, again=True)
 
 
 @app.command()
 def status(campaign: Begun, cluster: Cluster = None, runs: Runs = None, as_json: Json = False) -> None:
     """Show the stages, what each begins from and where it stands."""
-    _show(find(campaign, runs_root(runs, load_cluster(cluster))), as_json)
+    _show(find(campaign, runs_folder(runs, cluster)), as_json)
 
 
 def _go_on(campaign: Campaign, as_json: bool, *, again: bool) -> None:

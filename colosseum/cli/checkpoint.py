@@ -11,6 +11,7 @@ import typer
 from colosseum.checkpoint.inspect import NAMES, Inspected, damaged
 from colosseum.checkpoint.inspect import inspect as inspected
 from colosseum.checkpoint.proof import PROBE, grow
+from colosseum.cli.arguments import CheckpointWord
 from colosseum.cli.checkpoint_hf import checkpoint_of, export, import_
 from colosseum.cli.output import Json, Runs, emit, note, say
 from colosseum.errors import RunFailed
@@ -19,7 +20,6 @@ from colosseum.units import format_bytes
 app = typer.Typer(no_args_is_help=True)
 app.command("import")(import_)
 app.command()(export)
-What = Annotated[str, typer.Argument(metavar="RUN|CKPT", help="A run, RUN@STEP, or the path of a checkpoint.")]
 
 
 @app.callback()
@@ -29,7 +29,7 @@ def _group() -> None:
 
 @app.command()
 def inspect(
-    path: What,
+    path: CheckpointWord,
     verify: Annotated[bool, typer.Option("--verify", help="Read every byte; compare with the checksums.")] = False,
     tensors: Annotated[bool, typer.Option("--tensors", help="List names, shapes and dtypes (needs torch).")] = False,
     runs: Runs = None,
@@ -65,7 +65,7 @@ def _text(value: Any) -> str:
 
 @app.command()
 def expand(
-    path: What,
+    path: CheckpointWord,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to make; checkpoint.from=OUT begins from it.")],
     layers: Annotated[int, typer.Option(help="Layers of the new model.")],
     at: Annotated[

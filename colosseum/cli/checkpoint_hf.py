@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,10 +12,11 @@ import typer
 from colosseum.checkpoint.hf.recipe import sft_recipe
 from colosseum.checkpoint.hf.source import read_folder
 from colosseum.checkpoint.inspect import find
-from colosseum.cli.output import Cluster, Json, Runs, emit, say, warn, write_new
+from colosseum.cli.arguments import CheckpointWord
+from colosseum.cli.output import Cluster, Json, Runs, counter, emit, refuse_existing, say, warn, write_new
 from colosseum.errors import EnvironmentFault, Fault, RefusedInput
-from colosseum.launch.runs.submit import find_run, runs_root
-from colosseum.recipe.load import load_cluster
+from colosseum.launch.runs.jobs import runs_folder
+from colosseum.launch.runs.submit import find_run
 from colosseum.units import format_bytes
 
 IMPORT_SCHEMA, EXPORT_SCHEMA = "colosseum.checkpoint-import/1", "colosseum.checkpoint-export/1"
@@ -42,9 +41,7 @@ def import_(
     Llama, Mistral (without sliding window) and Nemotron, with their tokenizer. OUT appears whole or not at all.
     """
     if recipe_out is not None:
-        if recipe_out.exists():
-            rule = "already exists; give another name"
-            raise RefusedInput([Fault(path="--recipe-out", value=str(recipe_out), rule=rule, where="command line")])
+        refuse_existing(recipe_out, "--recipe-out")
         if recipe_out.suffix not in (".yaml", ".yml"):
             rule = "a recipe's file ends in .yaml"
             raise RefusedInput([Fault(path="--recipe-out", value=str(recipe_out), rule=rule, where="command line")])
@@ -72,9 +69,7 @@ def import_(
 
 def export(
     kind: Format,
-    source: Annotated[
-        str, typer.Argument(metavar="RUN[@STEP]|CHECKPOINT", help="A run (its newest checkpoint) or a folder.")
-    ],
+    source: CheckpointWord,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to write.")],
     dtype: Dtype = None,
     runs: Runs = None,
@@ -94,7 +89,7 @@ def export(
 
 def checkpoint_of(source: str, runs: Path | None, cluster: str | None = None) -> Path:
     """The checkpoint folder that a word names."""
-    return find(source, lambda name: find_run(name, runs_root(runs, load_cluster(cluster))))
+    return find(source, lambda name: find_run(name, runs_folder(runs, cluster)))
 
 
 def needs_torch() -> None:
@@ -102,17 +97,6 @@ def needs_torch() -> None:
         raise EnvironmentFault(f"weights are read with {', '.join(missing)}: pip install 'colosseum[train]'")
 
 
-def _progress(word: str) -> Callable[[int, int], None] | None:
-    """A line on a terminal, at most ten times a second."""
-    if not sys.stderr.isatty():
-        return None
-    last = 0.0
-
-    def show(done: int, total: int) -> None:
-        nonlocal last
-        if (now := time.monotonic()) - last > 0.1:
-            last = now
-            sys.stderr.write(f"\r{word} {format_bytes(done)} of {format_bytes(total)}\033[K\r")
-            sys.stderr.flush()
-
-    return show
+def _progress(word: str) -> Callable[[int, int], None]:
+    show = counter()
+    return lambda done, total: show(f"{word} {format_bytes(done)} of {format_bytes(total)}")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
 from rich.text import Text
 
-from colosseum.cli.arguments import complete, plain_and_overrides
+from colosseum.cli.arguments import plain_and_overrides, words_argument
 from colosseum.cli.output import Cluster, Json, columns, emit, stdout, warn
 from colosseum.errors import RefusedInput
 from colosseum.recipe.compare import ABSENT, KINDS, Difference, differences
@@ -16,11 +15,8 @@ from colosseum.recipe.load import load
 
 Words = Annotated[
     list[str],
-    typer.Argument(
-        metavar="A B [KEY=VALUE]...",
-        help="Two recipes; overrides apply to B. With A alone: A compared with A plus the overrides.",
-        autocompletion=complete,
-        show_default=False,
+    words_argument(
+        "A B [KEY=VALUE]...", "Two recipes; overrides apply to B. With A alone: A compared with A plus the overrides."
     ),
 ]
 

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated
 
-import typer
 from rich.text import Text
 
-from colosseum.cli.arguments import complete, recipe_and_overrides
+from colosseum.cli.arguments import recipe_and_overrides, words_argument
 from colosseum.cli.output import Cluster, Json, columns, emit, stdout, warn
 from colosseum.engines.planned import resolved
 from colosseum.engines.registry import ENGINES, faults_by_engine
@@ -18,12 +17,7 @@ from colosseum.recipe.load import load
 
 Words = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="[RECIPE] [KEY=VALUE]...",
-        help="A recipe: shows which engines can run it and why the others cannot.",
-        autocompletion=complete,
-        show_default=False,
-    ),
+    words_argument("[RECIPE] [KEY=VALUE]...", "A recipe: shows which engines can run it and why the others cannot."),
 ]
 
 

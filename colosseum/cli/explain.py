@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from colosseum.cli.arguments import complete, plain_and_overrides
+from colosseum.cli.arguments import plain_and_overrides, words_argument
 from colosseum.cli.output import Cluster, Json, columns, emit, facts, stdout, warn
 from colosseum.engines.explain import Explained, explained
 from colosseum.engines.fields import COLUMNS, cell_text
@@ -17,11 +15,8 @@ from colosseum.recipe.load import load
 
 Words = Annotated[
     list[str],
-    typer.Argument(
-        metavar="RECIPE [KEY] [KEY=VALUE]...",
-        help="A recipe, a dotted field or section (all when left out), and overrides.",
-        autocompletion=complete,
-        show_default=False,
+    words_argument(
+        "RECIPE [KEY] [KEY=VALUE]...", "A recipe, a dotted field or section (all when left out), and overrides."
     ),
 ]
 

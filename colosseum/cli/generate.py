@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from colosseum.atomic import write_whole
+from colosseum.cli.arguments import CheckpointWord
 from colosseum.cli.checkpoint_hf import checkpoint_of, needs_torch
-from colosseum.cli.output import Cluster, Runs, note
+from colosseum.cli.output import Cluster, Runs, counter, note, refuse_existing, write_file
 from colosseum.data.align.jsonl import BadRow
 from colosseum.data.align.prompts import Translator, assistant_says, read_prompts, user_says
-from colosseum.errors import EnvironmentFault, Fault, RefusedInput
-from colosseum.runtime.generation.answering import answers_of, ids_of, loaded, translator_of
+from colosseum.errors import RefusedInput
+from colosseum.runtime.generation.answering import answer_in_parts, answers_of, ids_of, loaded, translator_of
 from colosseum.terminal import clean
 
 if TYPE_CHECKING:
     from colosseum.runtime.generation.engine import Engine
 
-What = Annotated[
-    str, typer.Argument(metavar="RUN[@STEP]|CHECKPOINT", help="A run (its newest checkpoint) or a folder.")
-]
 MaxTokens = Annotated[int, typer.Option(min=1, help="Tokens of an answer, at most.")]
 Temperature = Annotated[float, typer.Option(min=0, max=100, help="0: always the likeliest token.")]
 TopP = Annotated[float, typer.Option(min=0, max=1, help="Choose among the likeliest tokens that together reach this.")]
@@ -39,7 +35,7 @@ AsTrained = Annotated[
 
 
 def generate(
-    source: What,
+    source: CheckpointWord,
     prompts: Annotated[
         Path | None,
         typer.Option(
@@ -63,8 +59,8 @@ def generate(
 
     Each row of the answers is the prompt's row with `generated`, `finish` (stop or length) and `tokens`.
     """
-    if out is not None and (out.exists() or out.is_symlink()):
-        raise RefusedInput([Fault(path="--out", value=str(out), rule="already exists", where="command line")])
+    if out is not None:
+        refuse_existing(out, "--out")
     if prompts is None:
         if out is not None:
             raise RefusedInput("--out needs --prompts FILE")
@@ -84,34 +80,20 @@ def generate(
     ids = ids_of(translator, prompts, rows)
     found: list[dict[str, Any]] = [{} for _ in rows]
     with loaded(folder, translator, note, as_trained=as_trained) as engine:
-        show = progress(len(rows))
+        show = counter()
         for done, (number, answer) in enumerate(answers_of(engine, translator, ids, sampling, batch_size), 1):
             found[number] = {**rows[number].content, **answer}
-            show(done)
+            show(f"{done:,} of {len(rows):,} answered")
+        show("")
     _write(found, out)
-
-
-def progress(total: int) -> Callable[[int], None]:
-    """A line on a terminal."""
-    if not sys.stderr.isatty():
-        return lambda done: None
-
-    def show(done: int) -> None:
-        sys.stderr.write(f"\r{done:,} of {total:,} answered\033[K" + ("\n" if done == total else ""))
-        sys.stderr.flush()
-
-    return show
 
 
 def _write(rows: list[dict[str, Any]], out: Path | None) -> None:
     text = "".join(json.dumps(row) + "\n" for row in rows)
     if out is None:
         sys.stdout.write(text)
-        return
-    try:
-        write_whole(out, text.encode())
-    except OSError as error:
-        raise EnvironmentFault(f"cannot write {out}: {error.strerror}") from error
+    else:
+        write_file(out, text)
 
 
 # --- in a terminal -----------------------------------------------------------------------------------------------
@@ -144,23 +126,11 @@ def _line() -> str | None:
 
 def _spoken(engine: Engine, translator: Translator, ids: list[int], settings: dict[str, Any]) -> str:
     """Answers, and shows the text as it grows."""
-    from colosseum.runtime.generation.sampling import Sampling
-
-    shown = ""
 
     def show(text: str) -> None:
-        nonlocal shown
-        if text.startswith(shown):
-            sys.stdout.write(clean(text[len(shown) :]))
-            sys.stdout.flush()
-            shown = text
+        sys.stdout.write(clean(text))
+        sys.stdout.flush()
 
-    def ends(tokens: list[int]) -> bool:
-        show(translator.settled(translator.answer(tokens, ids[-1])))
-        return translator.has_ended(tokens)
-
-    ((_, tokens),) = engine.answers({0: ids}, Sampling(**settings), ends, rows=1)
-    text = translator.answer(tokens, ids[-1])
-    show(text)
+    text = answer_in_parts(engine, translator, ids, settings, show)
     sys.stdout.write("\n")
     return text

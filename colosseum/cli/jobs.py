@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from colosseum.cli.output import Cluster, Json, Runs, columns, emit, say, stdout, warn, wide
-from colosseum.launch.runs.jobs import LIVE, Job, job_of, jobs_of, pick_run, runs_under
+from colosseum.launch.runs.jobs import LIVE, Job, job_of, jobs_of, pick_run, runs_folder, runs_under
 from colosseum.launch.runs.jobs import cancel as cancel_run
 from colosseum.launch.runs.jobs import requeue as requeue_run
 from colosseum.monitor.logs import Reader, log_files
@@ -53,7 +52,7 @@ def list_jobs(
     as_json: Json = False,
 ) -> None:
     """List runs, newest last: state, step, loss, MFU, time left, age of the newest checkpoint."""
-    root = _root(runs, cluster)
+    root = runs_folder(runs, cluster)
     jobs, warnings = jobs_of(runs_under(root))
     warn(warnings)
     result = {"schema": "colosseum.jobs/1", "runs": str(root), "jobs": [job.as_json() for job in jobs]}
@@ -165,23 +164,13 @@ def sweep(
     from colosseum.cli.sweep import show
     from colosseum.launch.trials.sweep import find_sweep
 
-    show(find_sweep(name, _root(runs, cluster)), as_json)
-
-
-def _root(runs: Path | None, cluster: str | None) -> Path:
-    """--runs, COLOSSEUM_RUNS, else the cluster's own, for which alone a cluster file is read."""
-    if given := runs or os.environ.get("COLOSSEUM_RUNS"):
-        return Path(given)
-    from colosseum.launch.runs.submit import runs_root
-    from colosseum.recipe.load import load_cluster
-
-    return runs_root(None, load_cluster(cluster))
+    show(find_sweep(name, runs_folder(runs, cluster)), as_json)
 
 
 def _pick(name: str, runs: Path | None, cluster: str | None) -> RunDir:
     if "/" in name and (Path(name) / "bundle").is_dir():
         return RunDir(Path(name))
-    return pick_run(name, _root(runs, cluster))
+    return pick_run(name, runs_folder(runs, cluster))
 
 
 def _cells(job: Job) -> Sequence[str | Text]:

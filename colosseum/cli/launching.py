@@ -107,9 +107,7 @@ def _size(run: RunDir, recipe: Recipe) -> str:
     """What a job takes and what is expected of it, in one line."""
     plan = read_bundle(run.bundle).plan
     nodes, ranks = derived.nodes_and_ranks(recipe)
-    at = plan.layout
-    text = f"{nodes:,} node{'s' * (nodes > 1)} x {ranks} rank{'s' * (ranks > 1)}"
-    text += f", TP{at.tp} PP{at.pp} CP{at.cp} DP{at.dp}"
+    text = f"{nodes:,} node{'s' * (nodes > 1)} x {ranks} rank{'s' * (ranks > 1)}, {plan.layout.text}"
     if plan.step_time_s is not None:
         text += f", {format_duration(plan.step_time_s)} a step"
     return text if plan.days is None else f"{text}, {format_duration(plan.days * 86400)} in all"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
@@ -135,6 +136,27 @@ def facts(rows: Iterable[tuple[str, str | Text]], **options: Any) -> Table:
     return table
 
 
+def refuse_existing(path: Path, option: str) -> None:
+    """Raises RefusedInput: there is something at ``path`` already, if only a link."""
+    if path.exists() or path.is_symlink():
+        rule = "already exists; give another name"
+        raise RefusedInput([Fault(path=option, value=str(path), rule=rule, where="command line")])
+
+
+def counter() -> Callable[[str], None]:
+    """A line on a terminal that is written again and again, ten times a second at most; an empty one clears it."""
+    last = 0.0
+
+    def show(text: str) -> None:
+        nonlocal last
+        if sys.stderr.isatty() and ((now := time.monotonic()) - last > 0.1 or not text):
+            last = now
+            sys.stderr.write(f"\r{text}\033[K\r")
+            sys.stderr.flush()
+
+    return show
+
+
 def write_new(path: Path, text: str, option: str) -> None:
     """A file that an option of the command names; nothing is replaced.
 
@@ -142,9 +164,12 @@ def write_new(path: Path, text: str, option: str) -> None:
         RefusedInput: it exists.
         EnvironmentFault: it cannot be written.
     """
-    if path.exists():
-        rule = "already exists; give another name"
-        raise RefusedInput([Fault(path=option, value=str(path), rule=rule, where="command line")])
+    refuse_existing(path, option)
+    write_file(path, text)
+
+
+def write_file(path: Path, text: str) -> None:
+    """Raises EnvironmentFault: it cannot be written."""
     try:
         write_whole(path, text.encode())
     except OSError as error:

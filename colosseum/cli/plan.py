@@ -11,8 +11,8 @@ import typer
 from colosseum.cli.arguments import RecipeWords, recipe_and_overrides
 from colosseum.cli.output import Cluster, Json, document, emit, stdout, warn
 from colosseum.cli.plan_text import show, show_scaling
-from colosseum.engines.plan_request import PlanRequest, answers
-from colosseum.errors import Fault, RefusedInput
+from colosseum.engines.plan_request import PlanRequest, answers, gpu_counts
+from colosseum.errors import RefusedInput
 from colosseum.planning.constants import read_calibration
 from colosseum.planning.nearmiss import NearMisses, idle_nodes
 from colosseum.planning.scaling import as_json as scaling_json
@@ -49,7 +49,7 @@ def plan(
     name, overrides = recipe_and_overrides(words)
     measured = None if calibration is None else read_calibration(calibration)
     task = PlanRequest(name=name, overrides=tuple(overrides), cluster=cluster, calibration=measured, top=top, free=free)
-    counts = _counts(gpus)
+    counts = gpu_counts(gpus)
     if batch is not None:
         if counts:
             raise RefusedInput("--batch cannot be combined with --gpus: put resources.gpus=N in the overrides")
@@ -62,19 +62,6 @@ def plan(
         emit(as_json, scaling_json(points), lambda: show_scaling(stdout(), points))
     else:
         _one(dataclasses.replace(task, overrides=(*overrides, *(f"resources.gpus={n}" for n in counts))), as_json)
-
-
-def _counts(text: str | None) -> list[int]:
-    """GPU counts of ``--gpus``.
-
-    Raises:
-        RefusedInput: not a list of whole numbers above 0.
-    """
-    words = [] if text is None else [w.strip() for w in text.split(",")]
-    if any(not w.isascii() or not w.isdigit() or not 0 < int(w[:12]) <= 10**7 for w in words) or len(words) > 100:
-        rule = "must be a number of GPUs, or up to 100 numbers separated by commas, such as 64,512,2880"
-        raise RefusedInput([Fault(path="--gpus", value=text, rule=rule, where="command line")])
-    return [int(w) for w in words]
 
 
 def _one(task: PlanRequest, as_json: bool) -> None:

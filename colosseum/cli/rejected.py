@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from colosseum.cli.checkpoint_hf import checkpoint_of, needs_torch
-from colosseum.cli.generate import BatchSize, MaxTokens, Seed, TopP, progress
-from colosseum.cli.output import Cluster, Json, Runs, emit, note, say, warn
-from colosseum.data.align.endpoint import Endpoint
+from colosseum.cli.generate import BatchSize, MaxTokens, Seed, TopP
+from colosseum.cli.output import Cluster, Json, Runs, counter, emit, note, refuse_existing, say, warn
+from colosseum.data.align.endpoint import Endpoint, key_in
 from colosseum.data.align.rejected import EndpointAnswerer, digest, kept, read_questions, write_pairs
-from colosseum.errors import Fault, RefusedInput
+from colosseum.errors import RefusedInput
 from colosseum.runtime.generation.answering import CheckpointAnswerer
 
 SCHEMA = "colosseum.rejected/1"
@@ -49,8 +48,7 @@ def generate_rejected(
     A call that was interrupted goes on where it stood when it is given again. Answers that are empty or the chosen one
     are left out.
     """
-    if out.exists() or out.is_symlink():
-        raise RefusedInput([Fault(path="OUT", value=str(out), rule="already exists", where="command line")])
+    refuse_existing(out, "OUT")
     if (source is None) == (endpoint is None) or (endpoint is None) != (model is None):
         raise RefusedInput("give --from RUN|CHECKPOINT, or --endpoint URL with --model NAME")
     questions = read_questions(data)
@@ -66,11 +64,12 @@ def generate_rejected(
         answerer = EndpointAnswerer(_endpoint(str(endpoint), str(model), key_from, timeout))
     with kept(out, [digest(data), answerer.identity, settings]) as answers:
         missing = [q for q in questions if q.row not in answers.found]
-        show = progress(len(questions))
+        show = counter()
         if missing:
             for row, text, finish in answerer.answers(missing, settings, batch_size):
                 answers.add(row, text, finish)
-                show(len(answers.found))
+                show(f"{len(answers.found):,} of {len(questions):,} answered")
+            show("")
         written = write_pairs(out, questions, answers, answerer.tokens)
 
     def report() -> None:
@@ -85,12 +84,7 @@ def generate_rejected(
 
 
 def _endpoint(url: str, model: str, key_from: str | None, timeout: float) -> Endpoint:
-    key = None
-    if key_from is not None:
-        key = os.environ.get(key_from)
-        if not key or not key.isascii() or not key.isprintable():
-            rule = "is not set in the environment, or holds no key (printable ASCII)"
-            raise RefusedInput([Fault(path="--key-from", value=key_from, rule=rule, where="command line")])
+    key = None if key_from is None else key_in(key_from)
     found = Endpoint(url=url, model=model, key=key, timeout_s=timeout)
     if found.sends_key_in_clear:
         warn([f"the key of ${key_from} goes to {url} without encryption: use https where others share the network"])

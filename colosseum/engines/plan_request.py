@@ -112,3 +112,16 @@ def _asked(text: str, number: int) -> tuple[Any, list[str]]:
         rule = 'a line is {"id": ..., "overrides": ["key=value", ...]}'
         raise RefusedInput([Fault(path="", value=text[:200], rule=rule, where=f"line {number}")])
     return data.get("id"), list(overrides or ())
+
+
+def gpu_counts(text: str | None) -> list[int]:
+    """GPU counts of ``--gpus``.
+
+    Raises:
+        RefusedInput: not a list of whole numbers above 0.
+    """
+    words = [] if text is None else [w.strip() for w in text.split(",")]
+    if any(not w.isascii() or not w.isdigit() or not 0 < int(w[:12]) <= 10**7 for w in words) or len(words) > 100:
+        rule = "must be a number of GPUs, or up to 100 numbers separated by commas, such as 64,512,2880"
+        raise RefusedInput([Fault(path="--gpus", value=text, rule=rule, where="command line")])
+    return [int(w) for w in words]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import http.client
 import ipaddress
 import json
+import os
 import time
 import urllib.error
 import urllib.request
@@ -40,6 +41,19 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
+
+
+def key_in(variable: str) -> str:
+    """The key that an environment variable holds.
+
+    Raises:
+        RefusedInput: it holds none.
+    """
+    key = os.environ.get(variable)
+    if not key or not key.isascii() or not key.isprintable():
+        rule = "is not set in the environment, or holds no key (printable ASCII)"
+        raise RefusedInput([Fault(path="--key-from", value=variable, rule=rule, where="command line")])
+    return key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

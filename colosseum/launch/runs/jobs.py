@@ -195,6 +195,16 @@ def _with_processes(
     return found
 
 
+def runs_folder(given: Path | None, cluster: str | None) -> Path:
+    """--runs, COLOSSEUM_RUNS, else the cluster's own, for which alone a cluster file is read."""
+    if known := given or os.environ.get("COLOSSEUM_RUNS"):
+        return Path(known).expanduser()
+    from colosseum.launch.runs.submit import runs_root  # with the recipe code, which takes a while to load
+    from colosseum.recipe.load import load_cluster
+
+    return runs_root(None, load_cluster(cluster))
+
+
 def runs_under(root: Path) -> list[RunDir]:
     """Run folders, oldest first: their names begin with the time. Also those that we may not look into."""
     if not root.is_dir():

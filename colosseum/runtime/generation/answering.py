@@ -78,6 +78,30 @@ def answers_of(
         yield number, {"generated": text, "finish": finish, "tokens": len(tokens)}
 
 
+def answer_in_parts(
+    engine: Engine, translator: Translator, ids: list[int], settings: dict[str, Any], show: Callable[[str], None]
+) -> str:
+    """One answer; ``show`` is given each piece of its text as soon as no later token can change it."""
+    from colosseum.runtime.generation.sampling import Sampling
+
+    shown = ""
+
+    def update(text: str) -> None:
+        nonlocal shown
+        if text.startswith(shown):
+            show(text[len(shown) :])
+            shown = text
+
+    def ends(tokens: list[int]) -> bool:
+        update(translator.settled(translator.answer(tokens, ids[-1])))
+        return translator.has_ended(tokens)
+
+    ((_, tokens),) = engine.answers({0: ids}, Sampling(**settings), ends, rows=1)
+    text = translator.answer(tokens, ids[-1])
+    update(text)
+    return text
+
+
 class CheckpointAnswerer:
     """A checkpoint of ours answers."""
 
