@@ -1,4 +1,4 @@
-"""How a checkpoint's prompts and answers are written: by the task that trained it, or the tokenizer it came with."""
+"""The chat format of a checkpoint: from the task that trained it, or from the tokenizer that it was imported with."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from colosseum.recipe.tasks import ChatTokens
 
 
 def dialect_of(origin: Origin, metadata: CheckpointMetadata) -> Dialect:
-    """The dialect of a checkpoint.
+    """The chat format of a checkpoint.
 
     Raises:
-        RefusedInput: it has no tokenizer.json that can be read, or not the chat template that its task names.
+        RefusedInput: it has no readable tokenizer.json, or lacks the chat template that its task uses.
     """
     tokenizer = origin.tokenizer
     if tokenizer is None or tokenizer.kind != "tokenizer_json":
         kind = "none" if tokenizer is None else tokenizer.kind
-        rule = f"prompts and answers need the tokenizer.json of {origin.name}"
+        rule = f"the tokenizer.json of {origin.name} is needed to encode prompts"
         raise RefusedInput([Fault(path="tokenizer.kind", value=kind, rule=rule, nearest=("tokenizer_json",))])
     path = Path(str(tokenizer.path))
     return Dialect(

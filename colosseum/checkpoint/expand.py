@@ -1,10 +1,10 @@
-"""Depth growth: a checkpoint of a model with more layers, made from one of fewer, tensor by tensor.
+"""Depth growth: makes a checkpoint with more layers from one with fewer layers, tensor by tensor.
 
-A file of the new checkpoint is the file of the old one, copied, with the new layers' pieces behind it; ``.metadata``
-then counts the layers anew. So growing costs one pass over the bytes and the memory of a few chunks.
+Each file of the new checkpoint is a copy of the old one, followed by the new layers' pieces; ``.metadata`` then has the
+new layer numbers. Growing needs one pass over the bytes and the memory of a few chunks.
 
 With ``identity`` a new layer is a copy of the one before it whose two projections back into the residual stream are
-zero: ``x + 0 + 0 = x``, the model computes what it did (as in Net2Net, arXiv:1511.05641).
+zero: ``x + 0 + 0 = x``, so the model's output does not change (as in Net2Net, arXiv:1511.05641).
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ WORKERS = 4
 
 
 def expand(source: Path, out: Path, plan: Growth, *, workers: int = WORKERS) -> Path:
-    """Writes the grown checkpoint as ``out/checkpoints/iter_N``; the folder.
+    """Writes the grown checkpoint as ``out/checkpoints/iter_N`` and returns this folder.
 
-    Every byte of the source is read and compared with its checksum. A call that was interrupted is taken up where it
-    stood; until the end the folder has no colosseum.json, so nobody takes it for a checkpoint.
+    Every byte of the source is read and compared with its checksum. A call after an interruption
+    continues with the missing files. Until the end the folder has no colosseum.json, so it counts as unfinished.
 
     Raises:
-        RefusedInput: the source is damaged or not finished, or ``out`` holds another checkpoint of this step.
-        EnvironmentFault: the disk has not enough room.
+        RefusedInput: the source is damaged or unfinished, or ``out`` has a complete checkpoint of this step.
+        EnvironmentFault: there is not enough space on the disk.
     """
     metadata = folders.read_metadata(source)
     if metadata.lora is not None:
@@ -48,7 +48,7 @@ def expand(source: Path, out: Path, plan: Growth, *, workers: int = WORKERS) -> 
     checkpoints = out / "checkpoints"
     folder = checkpoint_folder(checkpoints, metadata.step)
     if (folder / CHECKPOINT_MARK).exists():
-        raise RefusedInput(f"{folder} is a finished checkpoint already: give another OUT, or delete it")
+        raise RefusedInput(f"{folder} is already a complete checkpoint: choose another OUT, or delete it")
     _refuse_without_room(out, metadata, folder)
     folder.mkdir(parents=True, exist_ok=True)
     origin = origin_of(source, metadata, plan)
@@ -76,9 +76,9 @@ def expand(source: Path, out: Path, plan: Growth, *, workers: int = WORKERS) -> 
 def _check(source: Path, metadata: CheckpointMetadata, index: Index, plan: Growth) -> None:
     held, recorded = layers_in(index), metadata.model.num_layers
     if held != recorded or 1 + max(old for old, _ in plan.order) != recorded:
-        raise RefusedInput(f"{source} holds {held} layers and its {CHECKPOINT_MARK} says {recorded}")
+        raise RefusedInput(f"{source} has {held} layers, but its {CHECKPOINT_MARK} says {recorded}")
     if getattr(index.raw, "mcore_data", None):
-        raise RefusedInput(f"{source} holds flattened optimizer tensors (a format of megatron-core before 0.14)")
+        raise RefusedInput(f"{source} has flattened optimizer tensors (the format of megatron-core before 0.14)")
 
 
 def _refuse_without_room(out: Path, metadata: CheckpointMetadata, folder: Path) -> None:
@@ -86,11 +86,11 @@ def _refuse_without_room(out: Path, metadata: CheckpointMetadata, folder: Path) 
     free = shutil.disk_usage(place).free
     there = sum(path.stat().st_size for path in folder.glob("*")) if folder.is_dir() else 0
     if (need := sum(file.bytes for file in metadata.files.values()) - there) > free:
-        raise EnvironmentFault(f"{place} has {format_bytes(free)} free and the checkpoint needs {format_bytes(need)}")
+        raise EnvironmentFault(f"{place} has {format_bytes(free)} free, but the checkpoint needs {format_bytes(need)}")
 
 
 def origin_of(source: Path, metadata: CheckpointMetadata, plan: Growth) -> Origin:
-    """What a grown checkpoint says of where it comes from."""
+    """The origin that a grown checkpoint records."""
     digest = hashlib.sha256((source / CHECKPOINT_MARK).read_bytes()).hexdigest()
     layers: dict[str, Any] = {
         "layers": [metadata.model.num_layers, len(plan.order)],
@@ -117,7 +117,7 @@ def _tensors(index: Index, items: tuple[Item, ...], plan: Growth) -> tuple[dict[
 
 
 def model_of(shape: ModelShape) -> Model | None:
-    """The model of a checkpoint by what it records; None if it has no RoPE or is of a release that recorded less."""
+    """The recorded model of a checkpoint; None if it has no RoPE or an older release wrote it, which recorded less."""
     if shape.rope_base is None:
         return None
     known = shape.model_dump(exclude={"seq_length", "positions"})

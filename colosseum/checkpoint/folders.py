@@ -1,4 +1,4 @@
-"""Checkpoint folders of a run: which are finished, how one is finished, which go. No torch, no pickle."""
+"""Checkpoint folders of a run: find complete ones, commit new ones, delete old ones. No torch, no pickle."""
 
 from __future__ import annotations
 
@@ -20,21 +20,23 @@ BLOCK = 1 << 24
 
 
 def read_metadata(folder: Path) -> CheckpointMetadata:
-    """The colosseum.json of a finished checkpoint whose files are all there.
+    """Reads the colosseum.json of a complete checkpoint; all its files must exist with the recorded sizes.
 
     Raises:
-        RefusedInput: there is none, it cannot be read, a file is missing or has another size, or the folder's name
-            says another step.
+        RefusedInput: it does not exist, cannot be read, a file is missing or has another size, or the folder's name
+            does not match the step.
     """
     try:
         metadata = CheckpointMetadata.model_validate_json((folder / CHECKPOINT_MARK).read_bytes())
     except FileNotFoundError as error:
-        raise RefusedInput(f"{folder} is no finished checkpoint: it has no {CHECKPOINT_MARK}") from error
+        raise RefusedInput(f"{folder} is not a complete checkpoint: it has no {CHECKPOINT_MARK}") from error
     except (OSError, ValidationError) as error:
-        raise RefusedInput(f"{folder / CHECKPOINT_MARK} cannot be read as a checkpoint's description") from error
+        raise RefusedInput(
+            f"{folder / CHECKPOINT_MARK} cannot be read, or is not a valid checkpoint description"
+        ) from error
     if (number := folder.name.removeprefix("iter_")).isdigit() and int(number) != metadata.step:
         raise RefusedInput(
-            f"{folder} is no checkpoint of step {int(number)}: its {CHECKPOINT_MARK} says step {metadata.step}"
+            f"{folder} is not a checkpoint of step {int(number)}: its {CHECKPOINT_MARK} says step {metadata.step}"
         )
     for name, expected in metadata.files.items():
         try:
@@ -47,7 +49,7 @@ def read_metadata(folder: Path) -> CheckpointMetadata:
 
 
 def is_committed(folder: Path) -> bool:
-    """Whether ``read_metadata`` would take it."""
+    """Whether ``read_metadata`` accepts it."""
     try:
         read_metadata(folder)
     except RefusedInput:
@@ -56,7 +58,7 @@ def is_committed(folder: Path) -> bool:
 
 
 def newest_committed(checkpoints: Path) -> int | None:
-    """The highest step whose checkpoint is whole."""
+    """The highest step with a complete checkpoint."""
     steps = reversed(saved_steps(checkpoints))
     return next((step for step in steps if is_committed(checkpoint_folder(checkpoints, step))), None)
 
@@ -65,7 +67,7 @@ def source_folder(source: Source, runs: Path) -> Path:
     """The checkpoint that ``checkpoint.from`` names: of a run under ``runs``, or by the path of a run or checkpoint.
 
     Raises:
-        RefusedInput: there is no finished checkpoint.
+        RefusedInput: there is no complete checkpoint.
     """
     match source:
         case FromRun(name, step):
@@ -75,15 +77,15 @@ def source_folder(source: Source, runs: Path) -> Path:
             if root.name.startswith("iter_") or (root / CHECKPOINT_MARK).is_file():
                 return root
         case _:
-            raise RefusedInput(f"checkpoint.from {source} names no checkpoint")
+            raise RefusedInput(f"checkpoint.from {source} is not a checkpoint")
     step = newest_committed(RunDir(root).checkpoints) if step is None else step
     if step is None:
-        raise RefusedInput(f"checkpoint.from {source}: {root} holds no finished checkpoint")
+        raise RefusedInput(f"checkpoint.from {source}: {root} has no complete checkpoint")
     return checkpoint_folder(RunDir(root).checkpoints, step)
 
 
 def prepare_step(checkpoints: Path, step: int, attempt: int) -> Path:
-    """An empty folder for checkpoint ``step``; what is there already is renamed, not loaded and not deleted."""
+    """Creates an empty folder for checkpoint ``step``; an existing one is renamed, neither loaded nor deleted."""
     folder = checkpoint_folder(checkpoints, step)
     if folder.exists():
         set_aside(folder, f"unfinished-{attempt}")
@@ -92,7 +94,7 @@ def prepare_step(checkpoints: Path, step: int, attempt: int) -> Path:
 
 
 def set_aside(folder: Path, why: str) -> Path:
-    """Renames ``iter_N`` to ``iter_N.WHY``, or a name like it that is free: no reader takes it for a checkpoint."""
+    """Renames ``iter_N`` to ``iter_N.WHY``, or a similar unused name: it no longer counts as a checkpoint."""
     target = folder.with_name(f"{folder.name}.{why}")
     while target.exists():
         target = folder.with_name(f"{folder.name}.{why}-{secrets.token_hex(2)}")
@@ -115,7 +117,7 @@ def checksums(folder: Path, names: Iterable[str]) -> dict[str, FileSum]:
 
 
 def commit(checkpoints: Path, step: int, metadata: CheckpointMetadata) -> None:
-    """Makes checkpoint ``step`` count: its files go to disk first, then colosseum.json, then Megatron's tracker."""
+    """Commits checkpoint ``step``: flushes its files to disk first, then colosseum.json, then Megatron's tracker."""
     folder = checkpoint_folder(checkpoints, step)
     for name in metadata.files:
         to_disk(folder / name)
@@ -126,9 +128,9 @@ def commit(checkpoints: Path, step: int, metadata: CheckpointMetadata) -> None:
 
 
 def prune(checkpoints: Path, keep_last: int | None, keep_every: int | None) -> list[int]:
-    """Deletes finished checkpoints beyond the last ``keep_last`` (None = all stay); the steps that went.
+    """Deletes all but the last ``keep_last`` complete checkpoints (None = keeps all); returns the deleted steps.
 
-    Steps divisible by ``keep_every`` stay. A folder loses its colosseum.json first: what is half deleted is unfinished.
+    Steps divisible by ``keep_every`` are kept. colosseum.json is deleted first: a half-deleted folder is unfinished.
     """
     if keep_last is None:
         return []

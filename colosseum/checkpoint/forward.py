@@ -1,8 +1,8 @@
-"""A GPT's logits from the tensors of a checkpoint, layer by layer in FP32: a proof that needs no engine and no GPU.
+"""A GPT's logits from the tensors of a checkpoint, layer by layer in FP32: a check that needs no engine and no GPU.
 
-At no time is more than a layer in memory. Written from the model's definition, not from megatron-core, so that the two
-can be held against each other.
-Legend: S sequence, H hidden, F MLP width, N heads, G KV groups, D channels of a head, V vocabulary.
+Only one layer is in memory at a time. Written from the model's definition, not from megatron-core, so that the two
+can be compared.
+Legend: S sequence, H hidden, F MLP width, N heads, G KV groups, D channels per head, V vocabulary.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from colosseum.recipe.schema import Model
 
 
 class Source(Protocol):
-    """Where tensors come from."""
+    """A source of tensors."""
 
     def get(self, key: str, layer: int | None = None) -> Any: ...
     def has(self, key: str, layer: int | None = None) -> bool: ...
 
 
 def logits(source: Source, model: Model, tokens: Sequence[int]) -> Any:
-    """``[S, vocab_size]`` FP32; the rows that only fill the vocabulary up are left out.
+    """``[S, vocab_size]`` FP32; without the padding rows of the vocabulary.
 
     Raises:
         RefusedInput: the model has learned positions, or a tensor is missing.
@@ -69,7 +69,7 @@ def _layer(source: Source, model: Model, layer: int, x_SH: Any, cos_SD: Any, sin
     each = model.num_attention_heads // groups
     normed = _norm(source, model, f"{here}self_attention.linear_qkv.layer_norm_", layer, x_SH)
     qkv = _linear(source, f"{here}self_attention.linear_qkv", layer, normed)
-    # One block of rows a KV group: its queries, its key, its value.
+    # One block of rows per KV group: its queries, its key, its value.
     qkv = qkv.view(len(x_SH), groups, each + 2, channels)
     q, k, v = qkv[:, :, :each].reshape(len(x_SH), -1, channels), qkv[:, :, each], qkv[:, :, each + 1]
     q, k = (_rotated(t, cos_SD, sin_SD) for t in (q, k))
@@ -95,7 +95,7 @@ def _activated(model: Model, x: Any) -> Any:
 
 
 def _rotated(x_SND: Any, cos_SD: Any, sin_SD: Any) -> Any:
-    """The first channels turned by their position, the rest as they are."""
+    """Rotates the first channels by their position; the rest is unchanged."""
     import torch
 
     turned, rest = x_SND[..., : cos_SD.size(-1)], x_SND[..., cos_SD.size(-1) :]
@@ -105,8 +105,8 @@ def _rotated(x_SND: Any, cos_SD: Any, sin_SD: Any) -> Any:
 
 
 def _rotations(model: Model, length: int) -> tuple[Any, Any]:
-    """Cosines and sines ``[S, D * rotary_percent]``; with Llama 3.1's scaling of slow frequencies where asked for
-    (arXiv:2407.21783; factors 1 and 4, old context 8192, as megatron-core has them)."""
+    """Cosines and sines ``[S, D * rotary_percent]``; with Llama 3.1's scaling of low frequencies if set
+    (arXiv:2407.21783; factors 1 and 4, old context 8192, as in megatron-core)."""
     import torch
 
     channels = int(model.head_dim * model.rotary_percent)

@@ -1,4 +1,4 @@
-"""Which layers a deeper model has, and where each comes from."""
+"""The layers of a deeper model, and the old layer that each is made from."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Moments = Literal["carry", "zero", "drop"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """Which layers the new model has: for each its old layer, and whether it is new (both counted from 0)."""
+    """For each layer of the new model (counted from 0): the old layer that it is made from, and whether it is new."""
 
     order: tuple[tuple[int, bool], ...]
     init: Init
@@ -32,17 +32,19 @@ class Growth:
 
 
 def growth(layers: int, wanted: int, at: str, init: Init, moments: Moments) -> Growth:
-    """Where new layers go.
+    """Positions of the new layers.
 
     Args:
-        at: ``evenly``, ``end``, or the layers (counted from 1, comma list) after which one is put.
+        at: ``evenly``, ``end``, or the layers (counted from 1, comma-separated) after which one is inserted.
 
     Raises:
-        RefusedInput: it would not grow, or ``at`` does not fit.
+        RefusedInput: the model would not grow, or ``at`` is not valid.
     """
     count = wanted - layers
     if count < 1:
-        raise RefusedInput(f"--layers {wanted}: the checkpoint has {layers} layers already; a model grows only")
+        raise RefusedInput(
+            f"--layers {wanted}: the checkpoint has {layers} layers; choose more: layers cannot be removed"
+        )
     if at == "end":
         after = [layers] * count
     elif at == "evenly":
@@ -51,9 +53,9 @@ def growth(layers: int, wanted: int, at: str, init: Init, moments: Moments) -> G
         try:
             after = sorted(int(part) for part in at.split(","))
         except ValueError as error:
-            raise RefusedInput(f"--at {at}: evenly, end, or layers as in 24,48,72,96") from error
+            raise RefusedInput(f"--at {at}: must be evenly, end, or layers such as 24,48,72,96") from error
         if len(after) != count or after[0] < 1 or after[-1] > layers:
-            raise RefusedInput(f"--at {at}: names {count} layers from 1 to {layers}, for {count} new ones")
+            raise RefusedInput(f"--at {at}: must list {count} layers from 1 to {layers}, one for each new layer")
     order: list[tuple[int, bool]] = []
     for old in range(layers):
         order += [(old, False)] + [(old, True)] * after.count(old + 1)

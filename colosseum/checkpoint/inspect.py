@@ -1,4 +1,4 @@
-"""What a folder or file holds, from metadata alone: which kind of checkpoint, of which model, how large."""
+"""Describes a checkpoint folder or file from metadata alone: format, model, size."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ NAMES: dict[str, str] = {
     "nemo2": "torch_dist checkpoint of NeMo 2",
     "huggingface": "Hugging Face model (safetensors)",
     "nemo": ".nemo archive of NeMo 1.x",
-    "unfinished": "unfinished checkpoint: it was never completed",
-    "unknown": "no checkpoint of a known kind",
+    "unfinished": "unfinished checkpoint",
+    "unknown": "not a known checkpoint format",
 }
 MAX_JSON = 1 << 24
 HF_LAYER = re.compile(r"\.layers\.(\d+)\.")
@@ -35,15 +35,15 @@ HF_LAYER = re.compile(r"\.layers\.(\d+)\.")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspected:
-    """What is known of a checkpoint."""
+    """Description of a checkpoint."""
 
     path: Path
     kind: Kind
     bytes: int
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """By name: layers, dtype, step, model, layout, consumed_tokens, versions, …; only what the kind records."""
+    """By name: layers, dtype, step, model, layout, consumed_tokens, versions, …; only what the format records."""
     tensors: Mapping[str, tuple[tuple[int, ...], str]] = field(default_factory=dict)
-    """Shape and dtype by name; empty unless asked for."""
+    """Shape and dtype by name; empty unless requested."""
 
     def as_json(self) -> dict[str, Any]:
         known: dict[str, Any] = {"path": str(self.path), "kind": self.kind, "bytes": self.bytes, **self.facts}
@@ -53,13 +53,13 @@ class Inspected:
 
 
 def inspect(path: Path, *, tensors: bool = False) -> Inspected:
-    """Says what ``path`` is. No tensor is read.
+    """Describes ``path``. No tensor is read.
 
     Args:
-        tensors: names and shapes too; for torch_dist this needs torch.
+        tensors: list names and shapes too; for torch_dist this needs torch.
 
     Raises:
-        RefusedInput: there is nothing, or its metadata is damaged.
+        RefusedInput: the path does not exist, or its metadata is damaged.
     """
     if not path.exists():
         raise RefusedInput(f"{path}: no such file or folder")
@@ -88,7 +88,7 @@ def _ours(metadata: CheckpointMetadata) -> dict[str, Any]:
 
 
 def _foreign(path: Path, weights: Path, size: int, tensors: bool) -> Inspected:
-    """torch_dist without our description: ``.metadata`` is a pickle, read through the list of data types."""
+    """torch_dist without colosseum.json: ``.metadata`` is a pickle, read through the list of data types."""
     ours = (path.parent.parent / "bundle" / "manifest.json").exists()
     if ours or ".unfinished" in path.name:
         return Inspected(path=path, kind="unfinished", bytes=size)
@@ -130,14 +130,14 @@ def _huggingface(path: Path, size: int, tensors: bool) -> Inspected:
 
 
 def missing_shards(folder: Path) -> list[str]:
-    """Files that the index of a sharded Hugging Face model names and that are not there."""
+    """Missing files that the index of a sharded Hugging Face model lists."""
     index = folder / "model.safetensors.index.json"
     names = read_json(index).get("weight_map", {}).values() if index.exists() else ()
     return sorted({name for name in names if not (folder / name).is_file()})
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """An object of a JSON file.
+    """Reads a JSON file that contains one object.
 
     Raises:
         RefusedInput: it cannot be read as one.
@@ -149,7 +149,7 @@ def read_json(path: Path) -> dict[str, Any]:
         if not isinstance(data, dict):
             raise ValueError
     except (OSError, ValueError, RecursionError) as error:
-        raise RefusedInput(f"{path} cannot be read as a JSON object") from error
+        raise RefusedInput(f"{path} cannot be read, or does not contain a JSON object") from error
     return data
 
 
@@ -175,26 +175,28 @@ def _file(path: Path) -> Inspected:
 
 
 def damaged(path: Path) -> list[str]:
-    """Files of a finished checkpoint of ours that are not what was written; every byte is read.
+    """Files of a complete checkpoint that changed since they were written; every byte is read.
 
     Raises:
-        RefusedInput: it holds no checksums.
+        RefusedInput: it has no checksums.
     """
     if not (path / CHECKPOINT_MARK).exists():
-        raise RefusedInput(f"{path} holds no checksums: only checkpoints of colosseum ({CHECKPOINT_MARK}) do")
+        raise RefusedInput(
+            f"{path} has no checksums: only checkpoints written by colosseum ({CHECKPOINT_MARK}) have them"
+        )
     metadata = folders.read_metadata(path)
     found = folders.checksums(path, sorted(metadata.files))
     return [name for name, file in found.items() if file != metadata.files[name]]
 
 
 def find(text: str, run_of: Any) -> Path:
-    """The folder or file that the words RUN, RUN@STEP or a path mean.
+    """The folder or file of RUN, RUN@STEP or a path.
 
     Args:
-        run_of: the RunDir of a run's name.
+        run_of: returns the RunDir for a run's name.
 
     Raises:
-        RefusedInput: there is none, or the run has no finished checkpoint.
+        RefusedInput: it does not exist, or the run has no complete checkpoint.
     """
     path = Path(text)
     if path.exists() and not (path / "checkpoints").is_dir():
@@ -203,9 +205,9 @@ def find(text: str, run_of: Any) -> Path:
     try:
         checkpoints = Path(name) / "checkpoints" if Path(name).is_dir() else run_of(name).checkpoints
     except ColosseumError as error:
-        raise RefusedInput(f"{text} is neither the path of a checkpoint nor a run") from error
+        raise RefusedInput(f"{text} is neither a path nor the name of a run") from error
     if wanted is None:
         wanted = folders.newest_committed(checkpoints)
     if wanted is None:
-        raise RefusedInput(f"{name} holds no finished checkpoint")
+        raise RefusedInput(f"{name} has no complete checkpoint")
     return checkpoint_folder(checkpoints, wanted)

@@ -1,4 +1,4 @@
-"""colosseum.json: what a checkpoint holds, readable without torch and without pickle."""
+"""colosseum.json: the description of a checkpoint, readable without torch and without pickle."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from colosseum.recipe.schema import Model, Recipe
 from colosseum.recipe.tasks import Lora
 
 CHECKPOINT_SCHEMA: Literal["colosseum.checkpoint/2"] = "colosseum.checkpoint/2"
-"""Those of /1 say less of their model."""
+"""Files of version /1 record fewer facts of the model."""
 
 
 class Part(BaseModel):
@@ -18,7 +18,7 @@ class Part(BaseModel):
 
 
 class Layout(Part):
-    """The layout that wrote it."""
+    """The layout of the run that wrote it."""
 
     tp: int
     pp: int
@@ -28,9 +28,9 @@ class Layout(Part):
 
 
 class ModelShape(Part):
-    """Which model it is a state of: all that gives its weights their meaning.
+    """The model of a checkpoint: everything that changes what its weights compute.
 
-    Fields after ``seq_length`` are None in a checkpoint written before they were recorded: nothing is known of them.
+    Fields after ``seq_length`` are None (unknown) in checkpoints written before they were recorded.
     """
 
     num_layers: int
@@ -52,18 +52,18 @@ class ModelShape(Part):
     rotary_percent: float | None = None
     rope_base: int | None = None
     rope_scaling: float | None = None
-    """None also for a model that has none; ``rope_base`` tells whether it was recorded."""
+    """None also for a model without it; ``rope_base`` shows whether it was recorded."""
     positions: int | None = None
-    """Rows of a learned position embedding; None with RoPE."""
+    """Rows of the learned position embedding; None with RoPE."""
 
     @classmethod
     def of(cls, recipe: Recipe) -> ModelShape:
-        """What a checkpoint must agree with to be loaded into the recipe's model."""
+        """The shape that a checkpoint must match to be loaded into the recipe's model."""
         return cls.of_model(recipe.model, recipe.batch.seq_length)
 
     @classmethod
     def of_model(cls, model: Model, seq_length: int) -> ModelShape:
-        """The same of a model, trained on sequences of a length."""
+        """The shape of a model trained with a sequence length."""
         learned = model.position_embedding_type == "learned_absolute"
         return cls(
             num_layers=model.num_layers,
@@ -89,12 +89,12 @@ class ModelShape(Part):
         )
 
     def differences(self, wanted: ModelShape) -> list[str]:
-        """Why a checkpoint of this shape is of another model."""
+        """Differences that make a checkpoint of this shape one of another model."""
         changes = self._changes(wanted, may=False)
         return [f"{name} {before} (the recipe says {after})" for name, before, after in changes]
 
     def changes(self, wanted: ModelShape) -> list[str]:
-        """What becomes of the model that may: the weights learn it."""
+        """Differences that are allowed: the weights adapt to them in training."""
         return [f"{name} {before} → {after}" for name, before, after in self._changes(wanted, may=True)]
 
     def _changes(self, wanted: ModelShape, *, may: bool) -> list[tuple[str, object, object]]:
@@ -108,7 +108,7 @@ class ModelShape(Part):
 
 
 MAY_CHANGE = ("seq_length", "rope_base", "rope_scaling")
-"""Training on longer sequences goes on with another base on purpose."""
+"""Training on longer sequences changes the base on purpose."""
 
 
 class FileSum(Part):
@@ -116,15 +116,15 @@ class FileSum(Part):
 
     bytes: int
     xxh3: str
-    """XXH3-64 of its content: terabytes are summed while they are written, so no cryptographic hash."""
+    """XXH3-64 of its content: fast enough for terabytes; not a cryptographic hash."""
 
 
 class Origin(Part):
-    """A checkpoint that a command made from another one."""
+    """Origin of a checkpoint that a command made from another one."""
 
     command: Literal["expand"]
     source: str
-    """run and step, or a folder's name."""
+    """RUN@STEP, or a folder name."""
     source_hash: str
     """sha256 of the source's colosseum.json, which holds a checksum of every file."""
     settings: dict[str, JsonValue]
@@ -138,24 +138,24 @@ class CheckpointMetadata(Part):
     consumed_samples: int
     """Position in the sample order."""
     consumed_tokens: int
-    """Over the whole lineage."""
+    """Including earlier stages."""
     layout: Layout
     model: ModelShape
     dtype: str
     fp8: str
     sharded_optimizer: bool
-    """Whether the distributed optimizer wrote its states: a load into the other kind converts them."""
+    """Whether the distributed optimizer wrote its states; a run without it converts them, and the other way round."""
     tokens_by_source: dict[str, int]
     sample_order: str
-    """Identity of the order that ``consumed_samples`` is a position in."""
+    """Hash of the sample order in which ``consumed_samples`` is a position."""
     recipe_hash: str
     run_id: str
     versions: dict[str, str]
     save_time_s: float
     files: dict[str, FileSum]
     lora: Lora | None = None
-    """Adapters that stand beside the weights."""
+    """LoRA adapters stored beside the weights; None = none."""
     has_optimizer: bool = True
-    """False = weights only: a command left the optimizer out."""
+    """False = weights only."""
     origin: Origin | None = None
     """None = training wrote it."""

@@ -1,6 +1,6 @@
 """One file of a grown checkpoint: the old file's pieces, then those of the new layers.
 
-A finished file has a note beside it (``NAME.done.json``), so that a call that was interrupted need not write it again.
+A complete file has a note beside it (``NAME.done.json``), so that a call after an interruption does not rewrite it.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ COMMON = "common.pt"
 INTO_RESIDUAL = re.compile(r"\.(?:self_attention\.linear_proj|mlp\.linear_fc2)\.(?:weight|bias)$")
 BLOCK = 1 << 23
 STD = 0.02
-"""Of random weights; divided by sqrt(2 layers) in what writes to the residual stream, as Megatron starts a model."""
+"""For random weights; divided by sqrt(2 layers) in output projections, as in Megatron's initialisation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """From where to where, and how."""
+    """Source, target and plan of an expansion."""
 
     source: Path
     folder: Path
     index: Index
     plan: Growth
     key: str
-    """Identity of source and plan: a note of another one does not count."""
+    """Hash of source and plan; notes with another key are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A finished file of the new checkpoint."""
+    """A complete file of the new checkpoint."""
 
     sum: FileSum
     items: tuple[Item, ...]
 
 
 class _Summed:
-    """A file that is summed while it is written."""
+    """A file whose checksum is computed while it is written."""
 
     def __init__(self, file: Any) -> None:
         import xxhash
@@ -67,7 +67,7 @@ class _Summed:
 
 
 def note_of(folder: Path, name: str) -> Path:
-    """The note that a file is finished."""
+    """The note that a file is complete."""
     return folder / f"{name}.done.json"
 
 
@@ -75,7 +75,7 @@ def finished_file(work: Work, name: str, expected: FileSum) -> Part:
     """Writes a file of the new checkpoint, unless an earlier call has.
 
     Raises:
-        RefusedInput: the source's file is not what was written.
+        RefusedInput: the source file has changed since it was written.
     """
     note, target = note_of(work.folder, name), work.folder / name
     if (done := _noted(note, target, work.key)) is not None:
@@ -112,7 +112,7 @@ def _noted(note: Path, target: Path, key: str) -> Part | None:
 
 
 def _counted_anew(common: Any) -> Any:
-    """common.pt whose optimizer has made no step: with zero moments Adam corrects its bias from the first step on."""
+    """common.pt with the optimizer's step counter reset: zero moments need Adam's bias correction from step 1."""
     optimizer = common.get("optimizer", {})
     chained = [value for name, value in optimizer.items() if isinstance(name, int)]
     for part in chained or [optimizer]:
@@ -122,11 +122,11 @@ def _counted_anew(common: Any) -> Any:
     return common
 
 
-# --- what stays --------------------------------------------------------------------------------------------------
+# --- existing layers ---------------------------------------------------------------------------------------------
 
 
 def _copy(work: Work, name: str, expected: FileSum, items: list[Item], out: _Summed) -> list[Item]:
-    """Reads a whole file, writes the pieces that stay, and compares what was read with the checksum."""
+    """Reads a whole file, writes the pieces of existing layers, and verifies the file's checksum."""
     import xxhash
 
     stay = [item for item in items if not _left_out(item, work.plan) and not _zeroed(item, work.plan)]
@@ -157,7 +157,7 @@ def _compare(source: Path, name: str, expected: FileSum, found: FileSum) -> None
 
 
 def _spans(items: Iterable[Item]) -> list[tuple[int, int]]:
-    """Byte ranges of items in their order, neighbours joined."""
+    """Byte ranges of items in order; adjacent ones are joined."""
     spans: list[tuple[int, int]] = []
     for item in items:
         end = item.start + item.length
@@ -178,7 +178,7 @@ def _left_out(item: Item, plan: Growth) -> bool:
 
 
 def _zeroed(item: Item, plan: Growth) -> bool:
-    """Whether a layer that is not new has zeros here."""
+    """Whether an existing layer has zeros here."""
     return plan.moments == "zero" and _is_moment(item)
 
 
@@ -197,11 +197,11 @@ def _moved(item: Item, plan: Growth, new: int | None = None) -> Item:
     return replace(item, key=f"{shard['head']}{number}_{len(plan.order)}")
 
 
-# --- what is added -----------------------------------------------------------------------------------------------
+# --- new layers -------------------------------------------------------------------------------------------------
 
 
 def _added(work: Work, items: list[Item], out: _Summed) -> list[Item]:
-    """Writes moments that begin anew, and the new layers' pieces made from those of this file."""
+    """Writes reset moments, and the new layers' pieces made from those of this file."""
     plan, written = work.plan, []
     for item in items:
         if _left_out(item, plan):
@@ -219,7 +219,7 @@ def _added(work: Work, items: list[Item], out: _Summed) -> list[Item]:
 
 
 def _write_new(work: Work, item: Item, new: int, out: _Summed) -> None:
-    """What layer ``new`` has where its old layer has ``item``."""
+    """The value of layer ``new`` that corresponds to ``item`` of its old layer."""
     found = OPTIMIZER.match(item.key)
     name = found["name"] if found else item.key
     if item.offsets is not None and (_is_moment(item) or (work.plan.init == "identity" and INTO_RESIDUAL.search(name))):
@@ -242,7 +242,7 @@ def _write_zeros(item: Item, index: Index, out: _Summed) -> None:
 
 
 def _drawn(item: Item, name: str, index: Index, new: int, layers: int) -> Any:
-    """Random weights that depend on the tensor's name and layer alone: however it is cut, and the same in FP32."""
+    """Random weights that depend only on the tensor's name and layer, not on the sharding or the dtype."""
     import torch
 
     assert item.offsets is not None and item.sizes is not None

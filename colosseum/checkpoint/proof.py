@@ -1,4 +1,4 @@
-"""What a grown checkpoint is held against: its number of parameters, its logits, its new layers."""
+"""Checks of a grown checkpoint: number of parameters, logits, new layers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROBE = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grown:
-    """A grown checkpoint, held against the one it was made from."""
+    """A grown checkpoint compared with the one it was made from."""
 
     checkpoint: Path
     layers: tuple[int, int]
@@ -59,7 +59,7 @@ def grow(source: Path, out: Path, layers: int, at: str, init: Init, moments: Mom
 
 
 def parameters(shapes: Mapping[str, tuple[int, ...]], vocab_size: int) -> int:
-    """Parameters of a model by its tensors' shapes; rows that only fill the vocabulary up do not count."""
+    """Parameters of a model by its tensors' shapes; without the padding rows of the vocabulary."""
     total = 0
     for name, shape in shapes.items():
         if not name.startswith(("optimizer", "chained_")):
@@ -71,7 +71,7 @@ def largest_difference(before: Path, after: Path, model: Model, layers: int) -> 
     """The largest difference of any logit of two checkpoints on a probe text, in FP32.
 
     Args:
-        model: that of ``before``; ``after`` has ``layers`` layers.
+        model: the model of ``before``; ``after`` has ``layers`` layers.
     """
     tokens = [(17 * i + 3) % model.vocab_size for i in range(PROBE)]
     deeper = model.model_copy(update={"num_layers": layers})

@@ -21,12 +21,12 @@ SIZES |= {"U8": 1, "BOOL": 1}
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """Where a tensor lies."""
+    """Location of a tensor."""
 
     dtype: str
     shape: tuple[int, ...]
     start: int
-    """In the file."""
+    """Byte offset in the file."""
     length: int
 
 
@@ -34,7 +34,7 @@ def read_header(path: Path) -> dict[str, Tensor]:
     """The tensors of a file.
 
     Raises:
-        RefusedInput: it is not a safetensors file, or is cut.
+        RefusedInput: it is not a safetensors file, or truncated.
     """
     try:
         with path.open("rb") as file:
@@ -53,4 +53,4 @@ def read_header(path: Path) -> dict[str, Tensor]:
             found[name] = Tensor(entry["dtype"], shape, 8 + size + begin, end - begin)
         return found
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise RefusedInput(f"{path} is not a safetensors file, or is cut") from error
+        raise RefusedInput(f"{path} is not a safetensors file, or is truncated") from error

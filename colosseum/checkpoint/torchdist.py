@@ -1,8 +1,8 @@
-"""The files of a torch_dist checkpoint as items: which bytes of which file hold which part of which tensor.
+"""The files of a torch_dist checkpoint as items: which bytes of which file contain which part of which tensor.
 
 megatron-core stacks the layers of a model along a leading axis: ``decoder.layers.mlp.linear_fc1.weight`` is
-``[layers, …]``, one chunk a layer and tensor-parallel rank, each chunk the bytes of one ``torch.save``. Other writers
-number them (``decoder.layers.7.mlp.…``). Both are read here; nothing is loaded that is not asked for.
+``[layers, …]``, one chunk per layer and tensor-parallel rank, each chunk the bytes of one ``torch.save``. Other writers
+number them (``decoder.layers.7.mlp.…``). Both are read here; only requested tensors are loaded.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Item:
 
     key: str
     offsets: tuple[int, ...] | None
-    """Where the chunk begins in the tensor; None = an object."""
+    """Offsets of the chunk in the tensor; None = an object."""
     sizes: tuple[int, ...] | None
     file: str
     start: int
@@ -42,7 +42,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """What a checkpoint's ``.metadata`` says."""
+    """The content of a checkpoint's ``.metadata``."""
 
     folder: Path
     items: tuple[Item, ...]
@@ -54,23 +54,21 @@ class Index:
 
 
 def read_index(folder: Path) -> Index:
-    """The items of a torch_dist folder, ours or another's.
+    """Reads the index of a torch_dist folder, written by Colosseum or another program.
 
     Raises:
-        RefusedInput: there is no ``.metadata``, it holds more than data, or it names files outside the folder.
+        RefusedInput: there is no ``.metadata``, it contains more than data, or it refers to files outside the folder.
         EnvironmentFault: torch is not installed.
     """
     try:
         import torch  # noqa: F401
     except ImportError as error:
-        raise EnvironmentFault(
-            "the tensors of a checkpoint are read with torch: pip install 'colosseum[train]'"
-        ) from error
+        raise EnvironmentFault("reading a checkpoint's tensors needs torch: pip install 'colosseum[train]'") from error
     path = folder / METADATA
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise RefusedInput(f"{folder} is no torch_dist checkpoint: it has no {METADATA}") from error
+        raise RefusedInput(f"{folder} is not a torch_dist checkpoint: it has no {METADATA}") from error
     raw = load_pickle(content, what=str(path), allow=DEFAULT | FOREIGN)
     shapes, dtypes, sizes = {}, {}, {}
     for key, entry in raw.state_dict_metadata.items():
@@ -80,7 +78,7 @@ def read_index(folder: Path) -> Index:
     items = []
     for index, stored in raw.storage_data.items():
         if Path(stored.relative_path).name != stored.relative_path:
-            raise RefusedInput(f"{path} names {stored.relative_path!r}, which is no file of its folder: it is refused")
+            raise RefusedInput(f"{path} refers to {stored.relative_path!r}, which is not a file in its folder: refused")
         tensor = index.fqn in shapes
         offsets = tuple(index.offset or ()) if tensor else None
         if offsets is not None and not offsets:
@@ -99,7 +97,7 @@ def read_index(folder: Path) -> Index:
 
 
 def write_index(folder: Path, index: Index) -> None:
-    """Writes ``.metadata`` for items that lie in ``folder`` (``index.raw`` is not looked at)."""
+    """Writes ``.metadata`` for items in ``folder`` (``index.raw`` is ignored)."""
     from torch import Size
     from torch.distributed.checkpoint.filesystem import _StorageInfo
     from torch.distributed.checkpoint.metadata import (
@@ -130,7 +128,7 @@ def write_index(folder: Path, index: Index) -> None:
 
 
 def layer_of(item: Item) -> int | None:
-    """The layer that an item is of, counted from 0; None = it is of none."""
+    """The layer of an item, counted from 0; None = not part of a layer."""
     if numbered := NUMBERED.match(item.key):
         return int(numbered["layer"])
     if not STACKED.match(item.key):
@@ -142,17 +140,17 @@ def layer_of(item: Item) -> int | None:
 
 
 def layers_in(index: Index) -> int:
-    """How many layers the tensors have.
+    """The number of layers.
 
     Raises:
-        RefusedInput: there are none, or a chunk spans several.
+        RefusedInput: there are none, or a chunk spans several layers.
     """
     for item in index.items:
         if item.sizes and STACKED.match(item.key) and item.sizes[0] != 1:
-            raise RefusedInput(f"{index.folder}: {item.key} is cut across layers, which no writer known here does")
+            raise RefusedInput(f"{index.folder}: a chunk of {item.key} spans several layers, which is not supported")
     found = {layer for item in index.items if (layer := layer_of(item)) is not None}
     if not found:
-        raise RefusedInput(f"{index.folder} holds no decoder.layers: it is no GPT that megatron-core wrote")
+        raise RefusedInput(f"{index.folder} has no decoder.layers: it is not a GPT checkpoint of megatron-core")
     return max(found) + 1
 
 
@@ -174,7 +172,7 @@ def saved(tensor: Any) -> memoryview:
 
 
 class Tensors:
-    """Tensors by name, and layers by number, put together from their chunks when asked for."""
+    """Tensors by name and layer number, assembled from their chunks on request."""
 
     def __init__(self, index: Index) -> None:
         self._index = index
@@ -192,17 +190,17 @@ class Tensors:
         yield from self._items
 
     def get(self, key: str, layer: int | None = None) -> Any:
-        """A tensor; of a layer without the leading axis.
+        """Reads a tensor; one of a layer without the leading axis.
 
         Raises:
-            RefusedInput: the checkpoint has none of this name.
+            RefusedInput: the checkpoint has no tensor of this name.
         """
         import torch
 
         items = self._items.get((key, layer))
         if items is None:
             where = "" if layer is None else f" of layer {layer}"
-            raise RefusedInput(f"{self._index.folder} holds no {key}{where}")
+            raise RefusedInput(f"{self._index.folder} has no tensor {key}{where}")
         shape, stacked = self._index.shapes[items[0].key], layer is not None and not NUMBERED.match(items[0].key)
         whole = torch.empty(shape[1:] if stacked else shape, dtype=self._index.dtypes[items[0].key])
         for item in items:

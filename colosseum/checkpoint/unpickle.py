@@ -1,6 +1,6 @@
-"""The one way in which this package reads a pickle: a list of names it may hold, and nothing else is called.
+"""The only way in which this package reads pickles: with a list of allowed names; nothing else is called.
 
-A pickle is a program that names functions and calls them. Here a name must be on a list, every name on it makes plain
+A pickle is a program that calls functions by name. Here every name must be on a list of those that create plain
 data (numbers, arrays, tensors, descriptions of a checkpoint), and no pickle may change a class or a function. Needs
 torch only for what holds tensors.
 """
@@ -69,36 +69,36 @@ FOREIGN = (
     | _names("megatron.core.dist_checkpointing.strategies.torch", "MCoreMetadata MCoreSavePlan")
     | _names("signal", "Signals")
 )
-"""What Megatron-LM and NeMo put in common.pt besides: options and counters of theirs."""
+"""What Megatron-LM and NeMo also store in common.pt: their options and counters."""
 SCALING = _names(
     "transformer_engine.common.recipe",
     "DelayedScaling Float8BlockScaling Float8CurrentScaling Format MMParams MXFP8BlockScaling NVFP4BlockScaling QParams"
     " _FormatHelper _FormatMaxVals",
 ) | _names("megatron.core.extensions.transformer_engine", "TEDelayedScaling")
-"""What Transformer Engine remembers of FP8."""
+"""Transformer Engine's FP8 recipes and scaling history."""
 DEFAULT = PLAIN | ARRAYS | TENSORS | CHECKPOINT
 
 
 def load_pickle(
     source: bytes | BinaryIO, *, what: str, allow: Iterable[str] = DEFAULT, inert: Iterable[str] = ()
 ) -> Any:
-    """The object of a pickle.
+    """Reads the object of a pickle.
 
     Args:
-        source: its bytes, or a file at its beginning.
-        what: the file as a sentence names it.
-        allow: names it may hold, as ``module.name``; those of other lists here can be added to ``DEFAULT``.
-        inert: those of them that become an empty object: for who only wants to know whether all are allowed.
+        source: its bytes, or an open file.
+        what: the file's name in messages.
+        allow: allowed names, as ``module.name``; the other lists of this module can be added to ``DEFAULT``.
+        inert: allowed names that become an empty object, to check a pickle without creating its objects.
 
     Raises:
-        RefusedInput: it holds another name, or cannot be read.
+        RefusedInput: it contains a name that is not allowed, or cannot be read.
     """
     file = io.BytesIO(source) if isinstance(source, bytes) else source
-    return _told(what, lambda: _unpickler(what, frozenset(allow), frozenset(inert))(file).load())
+    return _with_message(what, lambda: _unpickler(what, frozenset(allow), frozenset(inert))(file).load())
 
 
 def load_torch(source: Path | bytes | BinaryIO, *, what: str = "", allow: Iterable[str] = DEFAULT) -> Any:
-    """What ``torch.save`` wrote, its tensors on the CPU; otherwise as ``load_pickle``."""
+    """Reads a file of ``torch.save``, with tensors on the CPU; otherwise as ``load_pickle``."""
     import torch
 
     what = what or str(source)
@@ -115,11 +115,11 @@ def load_torch(source: Path | bytes | BinaryIO, *, what: str = "", allow: Iterab
         _no_program(file, what)
         return torch.load(file, map_location="cpu", pickle_module=module, weights_only=False)
 
-    return _told(what, read)
+    return _with_message(what, read)
 
 
 def as_module(what: str, allow: Iterable[str] = DEFAULT) -> Any:
-    """A stand-in for the module ``pickle`` that reads as ``load_pickle`` does: for libraries that take one."""
+    """A replacement for the module ``pickle`` that reads as ``load_pickle`` does, for libraries that accept one."""
     names = frozenset(allow)
 
     def load(file: BinaryIO, **_options: Any) -> Any:
@@ -140,7 +140,7 @@ def as_module(what: str, allow: Iterable[str] = DEFAULT) -> Any:
     )
 
 
-def _told(what: str, read: Callable[[], Any]) -> Any:
+def _with_message(what: str, read: Callable[[], Any]) -> Any:
     try:
         return read()
     except RefusedInput:
@@ -151,7 +151,7 @@ def _told(what: str, read: Callable[[], Any]) -> Any:
 
 
 def _no_program(file: BinaryIO, what: str) -> None:
-    """Refuses what torch would hand to other readers: TorchScript archives and its oldest, tar-based format."""
+    """Refuses what torch reads without this unpickler: TorchScript archives and its oldest, tar-based format."""
     import torch
 
     start = file.tell()
@@ -162,11 +162,11 @@ def _no_program(file: BinaryIO, what: str) -> None:
     )
     file.seek(start)
     if other:
-        raise RefusedInput(f"{what} is refused: it is an archive of code or of torch's oldest format, not of tensors")
+        raise RefusedInput(f"{what} is refused: it is a TorchScript archive or has torch's old tar format")
 
 
 class _Inert:
-    """Stands for an object that nobody looks at."""
+    """Replaces an object that is not needed."""
 
     def __new__(cls, *_: Any, **__: Any) -> _Inert:
         return super().__new__(cls)
@@ -175,13 +175,13 @@ class _Inert:
 
 
 def _unpickler(what: str, allow: frozenset[str], inert: frozenset[str] = frozenset()) -> type[pickle._Unpickler]:
-    class Listed(pickle._Unpickler):  # the one in Python: that in C cannot refuse to change a class
+    class Listed(pickle._Unpickler):  # the Python version: the C version cannot refuse changes of a class
         dispatch: ClassVar[dict[int, Callable[[Any], None]]] = dict(pickle._Unpickler.dispatch)
 
         def find_class(self, module: str, name: str, /) -> Any:
             full = _today(module, name)
             if full not in allow:
-                raise RefusedInput(f"{what} names {module}.{name}, which is no data: it is refused and nothing was run")
+                raise RefusedInput(f"{what} refers to {module}.{name}, which is not data: refused; no code was run")
             if full in inert:
                 return _Inert
             return _REPLACED.get(full) or _imported(full)
@@ -189,7 +189,7 @@ def _unpickler(what: str, allow: frozenset[str], inert: frozenset[str] = frozens
         def load_build(self) -> None:
             target = self.stack[-2]  # type: ignore[attr-defined]
             if callable(target):
-                raise RefusedInput(f"{what} changes {target!r}, which is no data: it is refused")
+                raise RefusedInput(f"{what} changes {target!r}, which is not data: refused")
             super().load_build()  # type: ignore[misc]
 
         dispatch[pickle.BUILD[0]] = load_build
@@ -203,7 +203,7 @@ def _imported(full: str) -> Any:
 
 
 def _today(module: str, name: str) -> str:
-    """Names as Python 3 and NumPy 2 have them: pickles of protocols 0 to 2 hold those of Python 2."""
+    """Names of Python 3 and NumPy 2: pickles of protocols 0 to 2 contain names of Python 2."""
     module, name = _compat_pickle.NAME_MAPPING.get((module, name), (module, name))
     module = _compat_pickle.IMPORT_MAPPING.get(module, module)
     return f"{module.replace('numpy.core.', 'numpy._core.')}.{name}"
@@ -217,7 +217,7 @@ def _latin1(text: str, encoding: str) -> bytes:
 
 
 def _storage(data: bytes) -> Any:
-    """torch's own is ``torch.load`` with nothing refused."""
+    """torch's own function would call ``torch.load`` without restrictions."""
     return load_torch(bytes(data), what="a tensor's storage", allow=DEFAULT)
 
 

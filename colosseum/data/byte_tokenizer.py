@@ -1,4 +1,4 @@
-"""A tokenizer.json whose ids are bytes and a few special tokens: for rehearsals, which read no text of the user's."""
+"""A tokenizer.json whose ids are bytes and a few special tokens, for rehearsals, which do not read the user's data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from colosseum.atomic import replacing
 
 
 def write_byte_tokenizer(path: Path, special: Sequence[str]) -> None:
-    """Writes it; the ids of ``special`` follow the 256 of the bytes."""
+    """Writes it; the ids of ``special`` follow the 256 byte ids."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())

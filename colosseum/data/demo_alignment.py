@@ -1,9 +1,9 @@
-"""The demo's alignment data, made here from templates (CC0): ``python -m`` it with a folder.
+"""The demo's alignment data, generated from templates (CC0). Run with ``python -m`` and a folder.
 
 sft-train, sft-validation   chats: days and months, small sums, the larger of two digits, counting, brackets
-dpo-train, dpo-validation   the same questions; chosen is the plain answer, rejected is an evasion or hedges
+dpo-train, dpo-validation   the same questions; chosen is the plain response, rejected an evasive one
 
-A question of a validation file is in no training file. The same files every time.
+Questions of validation files are not in training files. The output is always the same.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ HEDGES = ("Well, it could be {}, or perhaps not, who knows?", "Hmm, let me think
 
 
 def questions() -> list[tuple[str, str]]:
-    """All questions with their answers, in an order of their own."""
+    """All questions with their answers, in a fixed random order."""
     found = [*_neighbours(), *_numbers()]
     found += [(form.format(c), f"[{c}]") for form in BRACKETS for c in COLOURS]
     random.Random(SEED).shuffle(found)  # noqa: S311
@@ -69,7 +69,7 @@ def chat(question: str, answer: str) -> dict[str, Any]:
 
 
 def preference(question: str, answer: str, number: int) -> dict[str, Any]:
-    """Half of the rejected answers are shorter than the chosen one or about as long, half are longer."""
+    """Half of the rejected responses are shorter than the chosen one or of similar length, half are longer."""
     kinds = EVASIONS if number % 2 else HEDGES
     rejected = kinds[number // 2 % len(kinds)].format(answer.removesuffix("."))
     sides = {name: [{"from": "Assistant", "value": v}] for name, v in (("chosen", answer), ("rejected", rejected))}
@@ -77,7 +77,7 @@ def preference(question: str, answer: str, number: int) -> dict[str, Any]:
 
 
 def write_alignment(folder: Path) -> list[Path]:
-    """Writes the four files; their paths."""
+    """Writes the four files; returns their paths."""
     every = questions()
     held = int(len(every) * VALIDATION_SHARE)
     parts = {"validation": every[:held], "train": every[held:]}

@@ -1,7 +1,7 @@
-"""The demo's corpus: real text that the package ships or that every Python brings. ``python -m`` it with a folder.
+"""The demo's corpus: real text from this package or from every Python. Run with ``python -m`` and a folder.
 
 languages  the Universal Declaration of Human Rights in 41 languages (colosseum/data/corpus/README.md)
-english    Python's language reference, as ``pydoc_data`` carries it (PSF licence)
+english    Python's language reference, from ``pydoc_data`` (PSF licence)
 code       a part of Python's standard library (PSF licence)
 """
 
@@ -21,14 +21,14 @@ PARAGRAPHS_A_DOCUMENT = 20
 
 
 def languages() -> Iterator[str]:
-    """Articles of the declaration, all languages in turn."""
+    """Articles of the declaration, alternating between languages."""
     with resources.files("colosseum.data").joinpath("corpus/udhr.jsonl").open(encoding="utf-8") as file:
         for line in file:
             yield json.loads(line)["text"]
 
 
 def english() -> Iterator[str]:
-    """The topics of Python's reference, long ones in parts."""
+    """The topics of Python's reference, long ones split."""
     from pydoc_data.topics import topics
 
     for name in sorted(topics):
@@ -47,7 +47,7 @@ def code() -> Iterator[str]:
 
 
 def write_corpus(folder: Path) -> list[Path]:
-    """Writes languages.jsonl, english.jsonl and code.jsonl; the files."""
+    """Writes languages.jsonl, english.jsonl and code.jsonl; returns the files."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name, texts in (("languages", languages()), ("english", english()), ("code", code())):

@@ -1,4 +1,4 @@
-"""Documents of JSONL and plain text files, one at a time, with the place each came from."""
+"""Documents of JSONL and plain text files, one at a time, with their file and line."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from colosseum.errors import Fault, RefusedInput
 
 JSONL_SUFFIXES = (".jsonl", ".json", ".ndjson")
 MAX_BYTES = 1 << 28
-"""Of one document: a file without a line end must not fill the memory."""
+"""Maximum size of a document: a file without line ends must not fill the memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
     text: str
     where: str
-    """``file:line`` of a JSONL document, the file of a plain one."""
+    """``file:line`` of a JSONL document, the file name of a plain one."""
 
 
 def read_documents(paths: Sequence[Path], key: str) -> Iterator[Document]:
@@ -76,11 +76,11 @@ def _text(line: str, key: str, where: str) -> str:
         raise RefusedInput([Fault(path="", value=None, rule=f"no key {key!r}", nearest=tuple(row)[:5], where=where)])
     text = row[key]
     if not isinstance(text, str):
-        raise _refused(f"{key!r} must be a text, not {type(text).__name__}", where)
+        raise _refused(f"{key!r} must be a string, not {type(text).__name__}", where)
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise _refused(f"{key!r} holds half a surrogate pair, which is no Unicode text", where) from error
+        raise _refused(f"{key!r} contains half a surrogate pair, which is not valid Unicode", where) from error
     return text
 
 

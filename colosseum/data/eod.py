@@ -1,7 +1,7 @@
-"""Which token ends a document, read from a tokenizer's file without the library that made it.
+"""Reads the end-of-document token from a tokenizer file without the tokenizer's library.
 
-A library answers for a word that it does not know with the id of another one (SentencePiece: of ``<unk>``); for a word
-of the text it answers with an id that text itself makes. Documents would end anywhere, or nowhere.
+For an unknown token, a library returns the id of another one (SentencePiece: of ``<unk>``); for an ordinary token, an
+id that also occurs in text. Documents would then end in the wrong places, or never.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import Any
 from colosseum.errors import Fault, RefusedInput
 
 MAX_BYTES = 1 << 28
-"""Of a tokenizer's file; the largest in use have 35 MB."""
+"""Maximum size of a tokenizer file; the largest in use have 35 MB."""
 _CONTROL, _USER_DEFINED = 3, 4
-"""SentencePiece.Type of sentencepiece_model.proto: what text never becomes, and what only its exact spelling does."""
+"""SentencePiece.Type of sentencepiece_model.proto: never encoded from text; encoded from the exact spelling only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenFile:
-    """What a tokenizer's file says of its tokens."""
+    """The tokens of a tokenizer file."""
 
     vocab_size: int
     """Largest id + 1."""
     special: dict[str, int]
-    """Ids of the tokens that no ordinary text becomes."""
+    """Ids of the tokens that ordinary text never encodes to."""
     ordinary: frozenset[str]
 
 
@@ -39,14 +39,14 @@ def eod_id(kind: str, path: Path, eod: str) -> tuple[int, int]:
         kind: ``tokenizer_json`` or ``sentencepiece``.
 
     Raises:
-        RefusedInput: the file cannot be read, or ``eod`` is none of its special tokens.
+        RefusedInput: the file cannot be read, or ``eod`` is not one of its special tokens.
     """
     found = read_json(path) if kind == "tokenizer_json" else read_sentencepiece(path)
     if eod in found.special:
         return found.vocab_size, found.special[eod]
-    rule = f"{path} knows no such token"
+    rule = f"{path} has no such token"
     if eod in found.ordinary:
-        rule = f"is an ordinary token of {path}, which text itself becomes: a special one ends a document"
+        rule = f"is an ordinary token of {path}, which can occur in text: choose a special token"
     near = tuple(get_close_matches(eod, found.special, n=3, cutoff=0.3)) or tuple(found.special)[:5]
     raise RefusedInput([Fault(path="tokenizer.eod", value=eod, rule=rule, nearest=near)])
 
@@ -55,7 +55,7 @@ def read_json(path: Path) -> TokenFile:
     """Tokens of a tokenizer.json (Hugging Face tokenizers).
 
     Raises:
-        RefusedInput: it is none.
+        RefusedInput: it is not such a file.
     """
     try:
         data = json.loads(_bytes(path))
@@ -66,7 +66,7 @@ def read_json(path: Path) -> TokenFile:
             ids = {str(token): int(number) for token, number in vocabulary.items()}
         added = {str(row["content"]): (int(row["id"]), bool(row["special"])) for row in data.get("added_tokens") or ()}
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError) as error:
-        raise RefusedInput(f"{path} is no tokenizer.json: {type(error).__name__}: {str(error)[:200]}") from error
+        raise RefusedInput(f"{path} is not a tokenizer.json: {type(error).__name__}: {str(error)[:200]}") from error
     special = {token: number for token, (number, is_special) in added.items() if is_special}
     every = [*ids.values(), *(number for number, _ in added.values())]
     return TokenFile(
@@ -82,7 +82,7 @@ def read_sentencepiece(path: Path) -> TokenFile:
     https://github.com/google/sentencepiece/blob/master/src/sentencepiece_model.proto
 
     Raises:
-        RefusedInput: it is none.
+        RefusedInput: it is not such a file.
     """
     special, ordinary, size = {}, set(), 0
     try:
@@ -97,19 +97,19 @@ def read_sentencepiece(path: Path) -> TokenFile:
                 ordinary.add(name)
             size += 1
     except (ValueError, TypeError, KeyError, IndexError) as error:
-        raise RefusedInput(f"{path} is no SentencePiece model") from error
+        raise RefusedInput(f"{path} is not a SentencePiece model") from error
     if not size:
-        raise RefusedInput(f"{path} is no SentencePiece model: it holds no piece")
+        raise RefusedInput(f"{path} is not a SentencePiece model: it contains no pieces")
     return TokenFile(vocab_size=size, special=special, ordinary=frozenset(ordinary))
 
 
 def _bytes(path: Path) -> bytes:
-    """Raises RefusedInput: there is no such regular file, or it is too large."""
+    """Raises RefusedInput: it is not a regular file, or too large."""
     try:
         if not path.is_file():
             raise RefusedInput(f"the tokenizer file {path} does not exist")
         if path.stat().st_size > MAX_BYTES:
-            raise RefusedInput(f"{path} is no tokenizer: it has more than {MAX_BYTES >> 20} MiB")
+            raise RefusedInput(f"{path} is not a tokenizer: it has more than {MAX_BYTES >> 20} MiB")
         return path.read_bytes()
     except OSError as error:
         raise RefusedInput(f"the tokenizer file {path} cannot be read: {error.strerror}") from error
@@ -119,7 +119,7 @@ def _fields(data: Any) -> Iterator[tuple[int, Any]]:
     """Number and value of each field of a protobuf message (wire types 0 varint, 1 and 5 fixed, 2 bytes).
 
     Raises:
-        ValueError, TypeError, IndexError: it is none.
+        ValueError, TypeError, IndexError: it is not a protobuf message.
     """
     view, at = memoryview(data), 0
     while at < len(view):
@@ -136,7 +136,7 @@ def _fields(data: Any) -> Iterator[tuple[int, Any]]:
         else:
             raise ValueError(f"wire type {wire}")
         if at > len(view):
-            raise ValueError("cut short")
+            raise ValueError("truncated")
         yield key >> 3, value
 
 
@@ -148,4 +148,4 @@ def _varint(view: memoryview, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, at
         if shift > 63:
-            raise ValueError("a number of more than 64 bits")
+            raise ValueError("a number with more than 64 bits")

@@ -1,4 +1,4 @@
-"""Which data these are: cheap to say of terabytes, and another answer once a dataset was made anew."""
+"""Identity of a dataset: cheap to compute for terabytes, and different after the dataset was rebuilt."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SAMPLE_BYTES = 4096
 
 
 def dataset_identity(prefix: Path) -> str:
-    """Hash of a pair's whole .idx, the .bin's size and 64 evenly spread blocks of it, its ends among them.
+    """Hash of a pair's whole .idx, the .bin's size and 64 evenly spaced blocks of it, including both ends.
 
     Raises:
         OSError: a file cannot be read.

@@ -1,4 +1,4 @@
-"""Megatron's indexed dataset: a ``PREFIX.bin`` of token ids and a ``PREFIX.idx`` that says where documents begin.
+"""Megatron's indexed dataset: a ``PREFIX.bin`` of token ids and a ``PREFIX.idx`` with the starts of the documents.
 
 Layout (megatron-core, ``core/datasets/indexed_dataset.py``), little-endian:
 
@@ -35,7 +35,7 @@ from colosseum.errors import EnvironmentFault, RefusedInput
 MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1
 UINT16_VOCAB_LIMIT = 65500
-"""megatron-core stores ids as uint16 below this vocabulary size, as int32 from it on."""
+"""megatron-core stores ids as uint16 below this vocabulary size, otherwise as int32."""
 _CODES: dict[str, int] = {"uint8": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "uint16": 8}
 _DTYPES = {code: np.dtype(name).newbyteorder("<") for name, code in _CODES.items()}
 _HEAD = struct.Struct("<9sQBQQ")
@@ -58,7 +58,7 @@ def idx_path(prefix: Path) -> Path:
 
 
 class IndexedWriter:
-    """Streams documents to an open .bin; the index is written once at the end. Memory: 4 bytes a document."""
+    """Streams documents to an open .bin; the index is written once at the end. Memory: 4 bytes per document."""
 
     def __init__(self, bin_file: BinaryIO, dtype: np.dtype[np.integer]) -> None:
         self._file = bin_file
@@ -94,16 +94,16 @@ class IndexedWriter:
 
 @contextmanager
 def write_dataset(prefix: Path, vocab_size: int, *, force: bool = False) -> Iterator[IndexedWriter]:
-    """A writer whose .bin and .idx appear under ``prefix`` when the block ends well, and not at all otherwise.
+    """A writer whose .bin and .idx appear under ``prefix`` only if the block ends without an error.
 
-    The .idx comes last: a .bin without one is no dataset to any reader.
+    The .idx is renamed last: readers ignore a .bin without one.
 
     Raises:
         RefusedInput: the dataset exists and ``force`` is false.
         EnvironmentFault: the disk is full or the folder not writable.
     """
     if prefix.name in ("", "..") or prefix.is_dir():
-        raise RefusedInput(f"{prefix} is a folder: name the files in it without their .bin and .idx")
+        raise RefusedInput(f"{prefix} is a folder: give the prefix of the files, without .bin and .idx")
     if not force:
         _refuse_existing(prefix)
     mark = f".tmp-{os.getpid()}-{secrets.token_hex(4)}"
@@ -128,7 +128,7 @@ def write_dataset(prefix: Path, vocab_size: int, *, force: bool = False) -> Iter
 def _refuse_existing(prefix: Path) -> None:
     for path in (bin_path(prefix), idx_path(prefix)):
         if path.exists():
-            raise RefusedInput(f"{path} exists; name another output, or replace it with --force")
+            raise RefusedInput(f"{path} exists; choose another output, or replace it with --force")
 
 
 def _to_disk(file: BinaryIO) -> None:
@@ -137,14 +137,14 @@ def _to_disk(file: BinaryIO) -> None:
 
 
 def _publish(temporary_bin: Path, temporary_idx: Path, prefix: Path, force: bool) -> None:
-    """Gives both files their names, the .idx last, so that no reader ever pairs an old file with a new one."""
+    """Renames both files, the .idx last, so that no reader pairs an old file with a new one."""
     if force:
         idx_path(prefix).unlink(missing_ok=True)
         temporary_bin.rename(bin_path(prefix))
         temporary_idx.rename(idx_path(prefix))
         return
     try:
-        # link() fails where the name exists: of two writers one wins.
+        # link() fails if the name exists: of two writers one wins.
         os.link(temporary_bin, bin_path(prefix))
         os.link(temporary_idx, idx_path(prefix))
     except FileExistsError:
@@ -154,7 +154,7 @@ def _publish(temporary_bin: Path, temporary_idx: Path, prefix: Path, force: bool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexedDataset:
-    """An indexed dataset on disk, mapped read-only."""
+    """An indexed dataset on disk, memory-mapped read-only."""
 
     ids: AnyIds
     """Token ids of all documents, one after another."""
@@ -167,29 +167,29 @@ class IndexedDataset:
 
 
 def _read_head(file: BinaryIO, path: Path) -> tuple[int, int]:
-    """Code of the token type and number of sequences; the file is then at its lengths.
+    """Code of the token type and number of sequences; the file position is then at the lengths.
 
     Raises:
-        RefusedInput: it is no index, or has not the size that it says.
+        RefusedInput: it is not an index, or its size does not match its header.
     """
     head = file.read(_HEAD.size)
     if len(head) < _HEAD.size or not head.startswith(MAGIC):
-        raise RefusedInput(f"{path} is no Megatron index (it does not begin with MMIDIDX)")
+        raise RefusedInput(f"{path} is not a Megatron index (it does not start with MMIDIDX)")
     _, version, code, sequences, bounds = _HEAD.unpack(head)
     if version != VERSION or code not in _DTYPES:
-        raise RefusedInput(f"{path} has version {version}, token type {code}: unknown here")
+        raise RefusedInput(f"{path} has version {version}, token type {code}: not supported")
     body = path.stat().st_size - _HEAD.size
-    # A multimodal index has one more byte a sequence.
+    # A multimodal index has one more byte per sequence.
     if body not in (sequences * 12 + bounds * 8, sequences * 13 + bounds * 8):
-        raise RefusedInput(f"{path} is cut short or damaged; tokenize again")
+        raise RefusedInput(f"{path} is truncated or damaged; tokenize again")
     return code, sequences
 
 
 def read_lengths(prefix: Path) -> npt.NDArray[np.int32]:
-    """Tokens of each sequence, mapped: what is not looked at is not read.
+    """Tokens of each sequence, memory-mapped: only accessed parts are read.
 
     Raises:
-        RefusedInput: the .idx cannot be read or is none.
+        RefusedInput: the .idx cannot be read or is not an index.
     """
     path = idx_path(prefix)
     try:
@@ -203,10 +203,10 @@ def read_lengths(prefix: Path) -> npt.NDArray[np.int32]:
 
 
 def read_dataset(prefix: Path) -> IndexedDataset:
-    """Maps a .bin/.idx pair.
+    """Memory-maps a .bin/.idx pair.
 
     Raises:
-        RefusedInput: a file is missing, is no indexed dataset, or the two do not belong together.
+        RefusedInput: a file is missing, is not an indexed dataset, or the two do not match.
     """
     try:
         with idx_path(prefix).open("rb") as file:
@@ -216,11 +216,11 @@ def read_dataset(prefix: Path) -> IndexedDataset:
         dtype = _DTYPES[code]
         expected, size = int(lengths.sum(dtype=np.int64)) * dtype.itemsize, bin_path(prefix).stat().st_size
     except FileNotFoundError as error:
-        raise RefusedInput(f"{error.filename} does not exist; make it with `colosseum data tokenize`") from error
+        raise RefusedInput(f"{error.filename} does not exist; create it with `colosseum data tokenize`") from error
     ends = np.cumsum(lengths, dtype=np.int64) * dtype.itemsize
     if (lengths < 0).any() or (pointers[:1] != 0).any() or (pointers[1:] != ends[:-1]).any():
-        raise RefusedInput(f"{idx_path(prefix)} is damaged: its offsets are not those of its lengths; tokenize again")
+        raise RefusedInput(f"{idx_path(prefix)} is damaged: its offsets do not match its lengths; tokenize again")
     if expected != size:
-        raise RefusedInput(f"{bin_path(prefix)} has {size} bytes and its index says {expected}; tokenize again")
+        raise RefusedInput(f"{bin_path(prefix)} has {size} bytes, but its index says {expected}; tokenize again")
     ids: AnyIds = np.memmap(bin_path(prefix), dtype=dtype, mode="r") if size else np.zeros(0, dtype)
     return IndexedDataset(ids=ids, lengths=lengths)

@@ -1,4 +1,4 @@
-"""Training, validation and test parts of a dataset, as megatron-core cuts it by ``data.split``. Needs numpy only."""
+"""Training, validation and test parts of a dataset, as megatron-core splits it by ``data.split``. Needs numpy only."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy.typing as npt
 
 Part = Literal["train", "valid"]
 BLOCK = 1 << 20
-"""Lengths read at once: an index of a terabyte of tokens has hundreds of millions."""
+"""Number of lengths read at once: an index of a terabyte of tokens has hundreds of millions."""
 _ORDER: tuple[Part, ...] = ("train", "valid")
 
 
 def documents(split: str, part: Part, count: int) -> tuple[int, int]:
-    """First document of a part and the one behind its last, of ``count``.
+    """First document of a part and the one after its last, out of ``count``.
 
     megatron-core: shares are normalised, summed up, multiplied by the number of documents and rounded
     (``parse_and_normalize_split``, ``_build_megatron_dataset_splits``).
@@ -40,6 +40,6 @@ def shortage(prefix: str, lengths: npt.NDArray[np.int32], split: str, part: Part
         if tokens >= needed:
             return None
     name = "training" if part == "train" else "validation"
-    wants = f"fewer than one sequence of {seq_length} + 1" if part == "train" else "so there is nothing to validate on"
+    wants = f"fewer than one sequence of {seq_length} + 1" if part == "train" else "too few for validation"
     text = f"{prefix}: its {name} part ({last - first} documents, data.split {split}) has {tokens} tokens, {wants}"
-    return text if part == "train" else f"{text}; train.val_steps=0 trains without validation"
+    return text if part == "train" else f"{text}; set train.val_steps=0 to train without validation"

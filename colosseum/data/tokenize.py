@@ -12,18 +12,18 @@ from colosseum.data.tokenizer import TextTokenizer
 from colosseum.errors import Fault, RefusedInput
 
 BATCH_CHARACTERS = 2**20
-"""Text encoded at once: enough to keep all cores busy, small beside memory."""
+"""Characters encoded at once: enough to keep all cores busy, small compared with memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokenized:
-    """What was written."""
+    """Counts of what was written."""
 
     documents: int
     tokens: int
     """End-of-document tokens included."""
     empty: int
-    """Documents without text, left out."""
+    """Documents without text, skipped."""
     characters: int
 
 
@@ -35,7 +35,7 @@ def tokenize_documents(
     force: bool = False,
     on_progress: Callable[[int, int], None] = lambda documents, tokens: None,
 ) -> Tokenized:
-    """Writes each document's ids and an end-of-document id to ``prefix``.bin and .idx, both whole or neither.
+    """Writes each document's ids and an end-of-document id to ``prefix``.bin and .idx, both complete or neither.
 
     Raises:
         RefusedInput: no document has text, the output exists, or a document is unreadable (from ``documents``).
@@ -46,7 +46,7 @@ def tokenize_documents(
         for batch in _batches(documents):
             for document, ids in zip(batch, tokenizer.encode_documents([d.text for d in batch]), strict=True):
                 if len(ids) > MAX_DOCUMENT_TOKENS:
-                    rule = "a document of 2^31 tokens or more does not fit the format; cut it"
+                    rule = "a document of 2^31 tokens or more does not fit the format; split it"
                     raise RefusedInput([Fault(path="", value=None, rule=rule, where=document.where)])
                 if ids:
                     writer.add_document(ids)
@@ -55,7 +55,7 @@ def tokenize_documents(
                     empty += 1
             on_progress(writer.documents, writer.tokens)
         if not writer.documents:
-            raise RefusedInput("no document with text in the input: nothing to train on")
+            raise RefusedInput("the input has no document with text")
     return Tokenized(documents=writer.documents, tokens=writer.tokens, empty=empty, characters=characters)
 
 

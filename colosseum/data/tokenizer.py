@@ -1,6 +1,6 @@
-"""tokenizer.json files: read, and trained on text of one's own without any hub.
+"""Reads tokenizer.json files, and trains them on local text without any hub.
 
-Uses the ``tokenizers`` library (extra ``train``), which is imported only here and only when asked.
+Uses the ``tokenizers`` library (extra ``train``), which is imported only here and only when needed.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from colosseum.errors import ColosseumError, EnvironmentFault, Fault, RefusedInp
 from colosseum.terminal import one_line
 
 MIN_BYTE_VOCAB = 257
-"""256 bytes and the end-of-document token: the smallest vocabulary that can write any text."""
+"""256 bytes and the end-of-document token: the smallest vocabulary that can encode any text."""
 MAX_VOCAB = 1_000_000
-"""Four times the largest in use; the trainer takes memory for all of them before it reads a word."""
+"""Four times the largest in use; the trainer allocates memory for all of them before it reads any text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextTokenizer:
-    """Text to token ids, with the document's end marked."""
+    """Encodes text as token ids, with an end-of-document token."""
 
     vocab_size: int
     """Largest id + 1."""
@@ -45,40 +45,40 @@ def load_tokenizer(path: Path, eod: str) -> TextTokenizer:
 
     Raises:
         EnvironmentFault: the ``tokenizers`` library is missing.
-        RefusedInput: the file is missing or broken, or ``eod`` is none of its special tokens.
+        RefusedInput: the file is missing or broken, or ``eod`` is not one of its special tokens.
     """
     library = _library()
     size, end = eod_id("tokenizer_json", path, eod)
-    with refusing(f"{path} is no tokenizer.json"):
+    with refusing(f"{path} is not a tokenizer.json"):
         tokenizer = library.Tokenizer.from_file(str(path))
         if tokenizer.token_to_id(eod) != end:
-            raise RefusedInput([Fault(path="tokenizer.eod", value=eod, rule=f"{path} gives it two ids")])
-    # A file may ask for cutting and padding, meant for inference; a corpus must be kept whole.
+            raise RefusedInput([Fault(path="tokenizer.eod", value=eod, rule=f"it has two ids in {path}")])
+    # A file may enable truncation and padding for inference; documents of a corpus must stay complete.
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    # "<|endoftext|>" written inside a document is text, it must not end the document.
+    # "<|endoftext|>" inside a document is text, it must not end the document.
     tokenizer.encode_special_tokens = True
     return TextTokenizer(vocab_size=size, eod_id=end, library=tokenizer)
 
 
 def train_tokenizer(texts: Iterable[str], path: Path, *, vocab_size: int, eod: str, force: bool = False) -> None:
-    """Trains a byte-level BPE tokenizer (Sennrich et al. 2016; bytes as in GPT-2) and writes it to ``path``, whole.
+    """Trains a byte-level BPE tokenizer (Sennrich et al. 2016; bytes as in GPT-2) and writes it to ``path`` atomically.
 
     The same texts give the same file.
 
     Raises:
         EnvironmentFault: the ``tokenizers`` library is missing, or ``path`` not writable.
-        RefusedInput: ``path`` exists and ``force`` is false, or the vocabulary cannot hold all bytes.
+        RefusedInput: ``path`` exists and ``force`` is false, or the vocabulary is too small for all bytes.
     """
     library = _library()
     if vocab_size < MIN_BYTE_VOCAB:
-        rule = "must hold 256 bytes and the end-of-document token"
+        rule = "must have 256 bytes and the end-of-document token"
         raise RefusedInput([Fault(path="vocabulary", value=vocab_size, rule=rule, nearest=(MIN_BYTE_VOCAB,))])
     if vocab_size > MAX_VOCAB:
         rule = f"must be at most {MAX_VOCAB:,}"
         raise RefusedInput([Fault(path="vocabulary", value=vocab_size, rule=rule, nearest=(MAX_VOCAB,))])
     if path.exists() and not force:
-        raise RefusedInput(f"{path} exists; name another tokenizer file, or replace it with --force")
+        raise RefusedInput(f"{path} exists; choose another tokenizer file, or replace it with --force")
     tokenizer = library.Tokenizer(library.models.BPE())
     tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = library.decoders.ByteLevel()
@@ -98,9 +98,9 @@ def train_tokenizer(texts: Iterable[str], path: Path, *, vocab_size: int, eod: s
 
 @contextmanager
 def refusing(what: str) -> Iterator[None]:
-    """Whatever the library does is a refusal: it raises bare Exception, and its panics are no Exception at all.
+    """Turns any error of the library into a RefusedInput: it raises bare Exception, and panics are not Exceptions.
 
-    A panic prints its trace to the process's stderr by itself; while the block lasts it goes nowhere.
+    A panic prints its trace to stderr by itself; stderr is discarded during the block.
     """
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)

@@ -1,4 +1,4 @@
-"""The loss that a model reaches by knowing token frequencies alone: the mark that training must beat."""
+"""The loss of a model that knows only token frequencies: the baseline that training must beat."""
 
 from __future__ import annotations
 

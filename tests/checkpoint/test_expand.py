@@ -140,7 +140,7 @@ def test_the_lineage_and_the_sums_are_recorded(source: Path, tmp_path: Path) -> 
     assert metadata.origin.settings["layers"] == [3, 5]
     assert sorted(metadata.files) == sorted(p.name for p in folder.iterdir() if p.name != "colosseum.json")
     assert folders.checksums(folder, metadata.files) == metadata.files
-    with pytest.raises(RefusedInput, match="finished checkpoint already"):
+    with pytest.raises(RefusedInput, match="already a complete checkpoint"):
         grown(source, tmp_path, 5, "evenly")
 
 

@@ -100,11 +100,11 @@ def _other_schema(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
-        (lambda folder: (folder / CHECKPOINT_MARK).unlink(), "is no finished checkpoint: it has no colosseum.json"),
+        (lambda folder: (folder / CHECKPOINT_MARK).unlink(), "is not a complete checkpoint: it has no colosseum.json"),
         (lambda folder: (folder / "common.pt").unlink(), "is damaged: common.pt is missing"),
         (_cut, "is damaged: __0_0.distcp has 2 bytes, not 3"),
-        (_cut_mark, "colosseum.json cannot be read as a checkpoint's description"),
-        (_other_schema, "colosseum.json cannot be read as a checkpoint's description"),
+        (_cut_mark, "colosseum.json cannot be read, or is not a valid checkpoint"),
+        (_other_schema, "colosseum.json cannot be read, or is not a valid checkpoint"),
     ],
 )
 def test_a_damaged_checkpoint_does_not_count(tmp_path: Path, damage: Callable[[Path], Any], sentence: str) -> None:
@@ -200,7 +200,7 @@ def test_a_folder_of_another_number_is_no_checkpoint_and_no_reason_to_delete_oth
         save(tmp_path, step)
     copy = checkpoint_folder(tmp_path, 99)
     shutil.copytree(checkpoint_folder(tmp_path, 4), copy)
-    with pytest.raises(RefusedInput, match=r"no checkpoint of step 99: its colosseum\.json says step 4"):
+    with pytest.raises(RefusedInput, match=r"not a checkpoint of step 99: its colosseum\.json says step 4"):
         folders.read_metadata(copy)
     assert folders.newest_committed(tmp_path) == 12
     assert folders.prune(tmp_path, 2, None) == [4]

@@ -31,7 +31,7 @@ def test_lint(columns: int, cli: Cli, files: Path, monkeypatch: pytest.MonkeyPat
     done = cli("data", "lint", "good.jsonl", "--tokenizer", "tokenizer.json", "--gbs", "4")
     assert done.code == 0
     assert "10 of 10 rows kept" in done.out
-    assert "an epoch at gbs 4: 2 steps, 2 samples left over" in done.out
+    assert "an epoch at gbs 4: 2 steps, 2 samples dropped" in done.out
     done = cli("data", "lint", "bad.jsonl")
     assert done.code == 4
     assert "over the limit: " in done.said
@@ -71,7 +71,7 @@ def test_mask(cli: Cli, files: Path) -> None:
     assert cli(*words, "--row", "3", "--html", "page.html").code == 2
     done = cli(*words, "--row", "99")
     assert done.code == 2
-    assert "no row stands on this line nearest: 10" in done.said
+    assert "there is no row on this line nearest: 10" in done.said
     done = cli("data", "mask", "bad.jsonl", "--tokenizer", "tokenizer.json", "--row", "2")
     assert done.code == 2
     assert "which only the template may write" in done.said

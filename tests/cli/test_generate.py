@@ -30,7 +30,7 @@ def test_refusals(checkpoint: Path, cli: Cli, tmp_path: Path) -> None:
         (["ckpt", "--out", "x.jsonl"], [], "--out needs --prompts FILE"),
         (["ckpt", "--prompts", "p.jsonl", "--out", "p.jsonl"], [], "already exists"),
         (["ckpt", "--prompts", "absent.jsonl"], [], "cannot read absent.jsonl"),
-        (["ckpt", "--prompts", "p.jsonl"], [], "p.jsonl holds no row"),
+        (["ckpt", "--prompts", "p.jsonl"], [], "p.jsonl has no rows"),
         (["ckpt", "--prompts", "p.jsonl"], [{"prompt": "w20"}, {"prompt": 3}], "row 2: prompt must be"),
         (["ckpt", "--prompts", "p.jsonl"], [{"messages": [USER]}], "row 1: the checkpoint was not taught to chat"),
         (["ckpt", "--prompts", "p.jsonl", "--chat"], [{"prompt": "w20"}], "not taught to chat"),
@@ -53,4 +53,4 @@ def test_no_tokenizer(checkpoint: Path, cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "p.jsonl").write_text('{"prompt": "w20"}\n')
     done = cli("generate", "bare", "--prompts", "p.jsonl")
     assert done.code == 2
-    assert "prompts and answers need the tokenizer.json of" in done.said
+    assert "the tokenizer.json of" in done.said

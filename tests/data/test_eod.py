@@ -42,7 +42,7 @@ def test_special_tokens_end_documents(file: Path) -> None:
     assert eod_id("sentencepiece", MODEL, "<|endoftext|>") == (80, 3)
 
 
-WRONG = [("nothing", "knows no such token"), ("the", "is an ordinary token"), ("<tool>", "is an ordinary token")]
+WRONG = [("nothing", "has no such token"), ("the", "is an ordinary token"), ("<tool>", "is an ordinary token")]
 
 
 @pytest.mark.parametrize(("word", "rule"), WRONG)
@@ -81,7 +81,7 @@ def test_sentencepiece_answers_unk_for_a_word_it_does_not_know(word: str) -> Non
 def test_a_damaged_model_is_refused(cut: int, tmp_path: Path) -> None:
     data = MODEL.read_bytes()
     (tmp_path / "cut.model").write_bytes(data[:cut] + b"\xff" * (len(data) - cut))
-    with pytest.raises(RefusedInput, match="no SentencePiece model"):
+    with pytest.raises(RefusedInput, match="not a SentencePiece model"):
         read_sentencepiece(tmp_path / "cut.model")
 
 

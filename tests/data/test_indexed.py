@@ -112,8 +112,8 @@ def test_failing_disk_is_the_machines_fault(tmp_path: Path) -> None:
     ("suffix", "keep", "message"),
     [
         (".bin", -1, "its index says"),
-        (".idx", -3, "cut short"),
-        (".idx", 10, "no Megatron index"),
+        (".idx", -3, "truncated"),
+        (".idx", 10, "not a Megatron index"),
         (".bin", None, "data tokenize"),
         (".idx", None, "data tokenize"),
     ],

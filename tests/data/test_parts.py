@@ -34,7 +34,7 @@ def test_documents_are_cut_as_megatron_core_does(shares: tuple[object, ...], cou
         ([32, 33], "1,1,0", "train", "training part (1 documents, data.split 1,1,0) has 32 tokens, fewer than one"),
         ([33, 1], "1,1,0", "train", None),
         ([33, 1], "1,1,0", "valid", None),  # repeated until it fills a sequence
-        ([33, 0], "1,1,0", "valid", "has 0 tokens, so there is nothing to validate on; train.val_steps=0"),
+        ([33, 0], "1,1,0", "valid", "has 0 tokens, too few for validation; set train.val_steps=0"),
         ([33] * 10, "99,1,0", "valid", "(0 documents, data.split 99,1,0) has 0 tokens"),
         ([], "99,1,0", "train", "(0 documents"),
     ],

@@ -84,7 +84,7 @@ def test_same_text_gives_the_same_tokenizer(tmp_path: Path) -> None:
         (b'{"text": "a"', "not JSON"),
         (b"[1, 2]", "must be a JSON object"),
         (b'{"body": "a"}', "no key 'text'.*body"),
-        (b'{"text": 5}', "must be a text, not int"),
+        (b'{"text": 5}', "must be a string, not int"),
         (b'{"text": "\xff"}', "not UTF-8 at byte 11"),
         (b'{"text": "\\ud800"}', "surrogate"),
         (b"[" * 100000, "not JSON"),
@@ -101,7 +101,7 @@ def test_a_bad_line_is_named_and_nothing_written(tmp_path: Path, tokenizer: Path
 
 def test_no_text_is_refused(tmp_path: Path, tokenizer: Path) -> None:
     source = _jsonl(tmp_path / "a.jsonl", ["", ""])
-    with pytest.raises(RefusedInput, match="nothing to train on"):
+    with pytest.raises(RefusedInput, match="has no document with text"):
         tokenize_documents(read_documents([source], "text"), tmp_path / "out", load_tokenizer(tokenizer, EOD))
 
 

@@ -186,7 +186,7 @@ def test_a_gate_lets_the_right_checkpoint_through(tmp_path: Path, parent: tuple[
     ("fields", "words", "sentence"),
     [
         ({"step": 15}, (), "at step 15, not at its last step 20"),
-        ({"dtype": "bf16"}, (), "the checkpoint is bf16 and the recipe fp32: load weights only"),
+        ({"dtype": "bf16"}, (), "the checkpoint is bf16, the recipe fp32: load weights only"),
         ({"tokens_by_source": {"english": 1}}, (), "disagree on the tokens of step 20"),
         ({}, ("model.num_layers=2",), "num_layers 4 (the recipe says 2)"),
         ({}, ("model.hidden_size=256",), "hidden_size"),

@@ -55,7 +55,7 @@ def test_a_checkpoint_that_is_not_finished_is_refused(tmp_path: Path, source: st
     (folder / "__0_0.distcp").write_bytes(b"abc")
     ((path, rule),) = faults(tmp_path, f"checkpoint.from={source.format(run=run.root)}")
     assert path == "checkpoint.from"
-    assert any(text in rule for text in ("holds no finished", "is no finished", "has saved no checkpoint"))
+    assert any(text in rule for text in ("has no complete", "is not a complete", "has saved no checkpoint"))
 
 
 @pytest.mark.parametrize("damage", ["size", "mark", "missing"])
@@ -77,7 +77,7 @@ def test_an_empty_folder_is_no_checkpoint_of_any_engine(tmp_path: Path, engine: 
     (tmp_path / "empty").mkdir()
     ((path, rule),) = faults(tmp_path, f"checkpoint.from={tmp_path / 'empty'}", f"engine={engine}", *GPU)
     assert path == "checkpoint.from"
-    assert "holds no finished checkpoint" in rule or "is an empty folder" in rule
+    assert "has no complete checkpoint" in rule or "is an empty folder" in rule
 
 
 def write(file: Path, text: str = "x") -> None:

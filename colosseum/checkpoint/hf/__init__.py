@@ -1,1 +1,1 @@
-"""Models in Hugging Face folders: into a checkpoint of ours, and out of one."""
+"""Import of Hugging Face models into checkpoints of Colosseum, and export."""

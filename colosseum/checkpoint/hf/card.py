@@ -1,4 +1,4 @@
-"""README.md of an exported model: what it is, what it was trained on, how to serve it."""
+"""README.md (model card) of an exported model: architecture, training data, how to serve it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Each answers the OpenAI API on port 8000: `/v1/completions`, and `/v1/chat/compl
 
 
 def text(origin: Origin, metadata: CheckpointMetadata, family: Family, dtype: str, chat: Chat) -> str:
-    """The card; only what is known stands in it."""
+    """The text of the card; unknown facts are left out."""
     lines = ["---", "library_name: transformers", "pipeline_tag: text-generation", "---", f"# {_title(origin)}", ""]
     lines += [f"- {key}: {value}" for key, value in _facts(origin, metadata, family, dtype, chat)]
     if metadata.tokens_by_source:
@@ -57,14 +57,14 @@ def _facts(
         ("context", f"{model.max_position_embeddings or metadata.model.seq_length:,} tokens"),
     ]
     if chat.eos:
-        found.append(("ids that end a text", ", ".join(map(str, chat.eos))))
+        found.append(("end-of-text token ids", ", ".join(map(str, chat.eos))))
     if origin.recipe is not None and origin.run is not None:
         found += [
             ("task", origin.recipe.task.kind),
             ("run", f"{metadata.run_id}, step {metadata.step:,}"),
             ("trained from", str(origin.recipe.checkpoint.source)),
             ("recipe", metadata.recipe_hash),
-            ("tokens over the whole lineage", format_count(metadata.consumed_tokens)),
+            ("training tokens, with earlier stages", format_count(metadata.consumed_tokens)),
         ]
         for kind, name in (("train", "training loss"), ("val", "validation loss")):
             rows = [row for row in latest_rows(origin.run.metrics, kind) if row["step"] <= metadata.step]

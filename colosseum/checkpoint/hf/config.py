@@ -1,4 +1,4 @@
-"""config.json of a Hugging Face model and our ``model`` section: what each says in the other's words. No torch, no I/O.
+"""Converts config.json of a Hugging Face model to the recipe's ``model`` section and back. No torch, no I/O.
 
 transformers 5 writes ``rope_parameters`` and ``dtype``, transformers 4 wrote ``rope_theta``, ``rope_scaling``,
 ``partial_rotary_factor`` and ``torch_dtype``: both are read, the newer names are written.
@@ -18,15 +18,15 @@ from colosseum.recipe.schema import Model
 WHERE = "config.json"
 LLAMA3_OLD_CONTEXT = 8192
 LLAMA3_FACTORS = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
-"""megatron-core's ``RotaryEmbedding._apply_scaling`` knows these only."""
+"""megatron-core's ``RotaryEmbedding._apply_scaling`` supports only these."""
 ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu": "gelu", "relu2": "squared_relu"}
 DTYPES = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp32"}
-"""float16 becomes fp32, which holds each of its numbers."""
+"""float16 becomes fp32, which represents every float16 number exactly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """An architecture of transformers that the runtime computes."""
+    """An architecture of transformers that the runtime supports."""
 
     architecture: str
     model_type: str
@@ -34,11 +34,11 @@ class Family:
     normalization: str
     zero_centered: bool
     epsilon: str
-    """Its name of the norms' epsilon."""
+    """The key of the norms' epsilon in config.json."""
     epsilon_default: float
     activation: str
     rotary_percent: float
-    """Where the config does not say."""
+    """The default."""
 
 
 FAMILIES = (
@@ -87,7 +87,7 @@ def read_config(config: Mapping[str, Any]) -> tuple[Family, Model]:
     """The family and the model that a config.json describes.
 
     Raises:
-        RefusedInput: another architecture, or something in it that the runtime does not compute; all faults at once.
+        RefusedInput: the architecture or a setting is not supported; all faults at once.
     """
     family = _family(config)
     faults = [*_not_computed(config, family)]
@@ -129,11 +129,9 @@ def _family(config: Mapping[str, Any]) -> Family:
         (f for f in FAMILIES if not name and f.model_type == config.get("model_type")), None
     )
     if found is None:
-        rule = f"is not read: {NAMES} are"
+        rule = f"is not supported; supported: {NAMES}"
         if name.startswith("Qwen"):
-            rule = (
-                f"has QKV biases or a norm of queries and keys, which the model section does not have; {NAMES} are read"
-            )
+            rule = f"is not supported: it has QKV biases or a norm of queries and keys; supported: {NAMES}"
         raise RefusedInput([_fault("architectures", name or config.get("model_type"), rule)])
     return found
 
@@ -142,15 +140,15 @@ def _not_computed(config: Mapping[str, Any], family: Family) -> list[Fault]:
     faults = []
     for key in ("attention_bias", "mlp_bias"):
         if config.get(key):
-            faults.append(_fault(key, config[key], "biases in the linear layers are not read", (False,)))
+            faults.append(_fault(key, config[key], "biases in linear layers are not supported", (False,)))
     if config.get("sliding_window") is not None:
-        rule = "attention in a sliding window is not computed: the model would see more than it was trained with"
+        rule = "sliding-window attention is not supported"
         faults.append(_fault("sliding_window", config["sliding_window"], rule, (None,)))
     if config.get("quantization_config") is not None:
-        faults.append(_fault("quantization_config", "…", "quantized weights are not read: take the original model"))
+        faults.append(_fault("quantization_config", "…", "quantized weights are not supported: use the original model"))
     activation = config.get("hidden_act", family.activation)
     if activation not in ACTIVATIONS:
-        faults.append(_fault("hidden_act", activation, "is not computed", tuple(ACTIVATIONS)))
+        faults.append(_fault("hidden_act", activation, "is not supported", tuple(ACTIVATIONS)))
     return faults
 
 
@@ -182,7 +180,7 @@ def _sizes(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
 
 
 def _rope(config: Mapping[str, Any], family: Family) -> tuple[dict[str, Any], list[Fault]]:
-    """Fields of RoPE and what of it is not computed."""
+    """The RoPE fields of the model section, and the settings that are not supported."""
     place, rope = "rope_parameters", config.get("rope_parameters")
     if rope is None:
         place, rope = "rope_scaling", config.get("rope_scaling")
@@ -192,7 +190,7 @@ def _rope(config: Mapping[str, Any], family: Family) -> tuple[dict[str, Any], li
     kind = str(rope.get("rope_type") or rope.get("type") or "default")
     faults = []
     if not isinstance(base, int | float) or base != int(base):
-        faults.append(_fault("rope_theta", base, "must be a whole number: megatron-core takes no other base"))
+        faults.append(_fault("rope_theta", base, "must be an integer (a limit of megatron-core)"))
     fields = {"rope_base": base, "rotary_percent": float(share), "rope_scaling": None}
     if not faults:
         fields["rope_base"] = int(base)
@@ -201,22 +199,22 @@ def _rope(config: Mapping[str, Any], family: Family) -> tuple[dict[str, Any], li
         wanted = {**LLAMA3_FACTORS, "original_max_position_embeddings": LLAMA3_OLD_CONTEXT}
         for key, value in wanted.items():
             if rope.get(key, value) != value:
-                rule = "megatron-core computes RoPE of the kind llama3 with one value only"
+                rule = "megatron-core supports only one value for RoPE scaling of type llama3"
                 faults.append(_fault(f"{place}.{key}", rope[key], rule, (value,)))
     elif kind != "default":
-        rule = "this kind of RoPE is not computed; default and llama3 are"
+        rule = "this type of RoPE is not supported; supported: default, llama3"
         faults.append(_fault(f"{place}.rope_type", kind, rule, ("default", "llama3")))
     return fields, faults
 
 
-# --- out ---------------------------------------------------------------------------------------------------------
+# --- export ------------------------------------------------------------------------------------------------------
 
 
 def family_of(model: Model, architecture: str | None = None) -> Family:
-    """The family that computes what ``model`` does: the one it came as, else the first that fits.
+    """The family that ``model`` can be exported as: the one it was imported from, else the first that fits.
 
     Raises:
-        RefusedInput: none does; with what stands against each.
+        RefusedInput: none fits; with the reasons for each.
     """
     against = {f.architecture: _against(model, f) for f in FAMILIES}
     fitting = [f for f in FAMILIES if not against[f.architecture]]
@@ -224,7 +222,7 @@ def family_of(model: Model, architecture: str | None = None) -> Family:
         why = "; ".join(
             f"{name}: {', '.join(found)}" for name, found in against.items() if name != "MistralForCausalLM"
         )
-        raise RefusedInput(f"no architecture of transformers known here computes this model ({why})")
+        raise RefusedInput(f"no supported architecture of transformers matches this model ({why})")
     return next((f for f in fitting if f.architecture == architecture), fitting[0])
 
 
@@ -248,9 +246,9 @@ def write_config(
     """config.json of a model.
 
     Args:
-        seq_length: the longest sequence where the model section does not say.
-        dtype: of the weights: bf16 or fp32.
-        eos: ids that end a text; empty = unknown.
+        seq_length: used as the longest sequence if the model section has none.
+        dtype: dtype of the weights: bf16 or fp32.
+        eos: end-of-text token ids; empty = unknown.
     """
     rope: dict[str, Any] = {"rope_theta": float(model.rope_base), "rope_type": "default"}
     if model.rope_scaling is not None:
@@ -286,5 +284,5 @@ def write_config(
     else:
         config |= {"attention_bias": False, "mlp_bias": False}
     if "partial_rotary_factor" in rope:
-        config["partial_rotary_factor"] = model.rotary_percent  # readers of transformers 4 and vLLM look here
+        config["partial_rotary_factor"] = model.rotary_percent  # transformers 4 and vLLM read it here
     return config

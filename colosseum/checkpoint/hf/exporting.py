@@ -1,4 +1,4 @@
-"""A checkpoint of ours → a Hugging Face folder. One tensor of ours is in memory at a time; the folder appears whole."""
+"""Exports a checkpoint as a Hugging Face folder. One tensor is in memory at a time; a complete folder or none."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from colosseum.recipe.schema import Model
 from colosseum.units import format_bytes
 
 Progress = Callable[[int, int], None]
-"""Bytes of weights so far, and in all."""
+"""Bytes of weights written so far, and their total."""
 
 
 def export_hf(
@@ -42,14 +42,14 @@ def export_hf(
     """Writes the folder ``out``.
 
     Args:
-        dtype: bf16 or fp32; None = that of the checkpoint's weights.
+        dtype: bf16 or fp32; None = the dtype of the checkpoint's weights.
 
     Returns:
-        What the folder lacks and a user should know.
+        Notes for the user: what the folder lacks.
 
     Raises:
-        RefusedInput: the checkpoint is not finished or damaged, no architecture computes its model, ``out`` exists.
-        EnvironmentFault: the disk has not enough room.
+        RefusedInput: the checkpoint is unfinished or damaged, no architecture matches its model, or ``out`` exists.
+        EnvironmentFault: there is not enough space on the disk.
     """
     if out.exists() or out.is_symlink():
         raise RefusedInput([Fault(path="OUT", value=str(out), rule="already exists", where="command line")])
@@ -66,7 +66,9 @@ def export_hf(
     size = sum(prod(shape) for s in shards for shape in s.shapes.values()) * BYTES[dtype]
     out.parent.mkdir(parents=True, exist_ok=True)
     if shutil.disk_usage(out.parent).free < size:
-        raise EnvironmentFault(f"{out.parent} has not the {format_bytes(size)} that the model takes")
+        raise EnvironmentFault(
+            f"{out.parent} has less than the {format_bytes(size)} of free space that the model needs"
+        )
     with folder_appearing(out) as temporary:
         weights = _weights(tensors, ours, origin.model, DTYPES[dtype], lambda done: progress and progress(done, size))
         write_shards(temporary, shards, dtype, weights)
@@ -92,14 +94,14 @@ def _check(tensors: MergedTensors, ours: list[Part], checkpoint: Path) -> None:
     if missing:
         first = missing[0]
         layer = "" if first.layer is None else f" of layer {first.layer}"
-        raise RefusedInput(f"{checkpoint} holds no {first.key}{layer} ({len(missing):,} tensors are missing)")
+        raise RefusedInput(f"{checkpoint} has no tensor {first.key}{layer} ({len(missing):,} tensors are missing)")
 
 
 def _check_sums(checkpoint: Path, metadata: CheckpointMetadata) -> None:
-    """Every file is what was written: damage is not handed on.
+    """Compares every file with its checksum, so that a damaged checkpoint is not exported.
 
     Raises:
-        RefusedInput: a file was changed since.
+        RefusedInput: a file has changed since it was written.
     """
     found = folders.checksums(checkpoint, sorted(metadata.files))
     if changed := [name for name, total in found.items() if total != metadata.files[name]]:

@@ -1,4 +1,4 @@
-"""model.json: what lies beside an imported checkpoint and no colosseum.json says. No torch."""
+"""model.json: facts about an imported checkpoint that colosseum.json does not have. No torch."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from colosseum.recipe.schema import Model, Tokenizer
 
 NAME = "model.json"
 TOKENIZER = "tokenizer"
-"""The folder of the tokenizer's files, inside the checkpoint's."""
+"""The folder of the tokenizer's files, inside the checkpoint folder."""
 
 
 class ModelFacts(BaseModel):
-    """The model of a checkpoint that no run wrote."""
+    """The model of an imported checkpoint."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     schema_: Literal["colosseum.model/1"] = Field("colosseum.model/1", alias="schema")
     name: str
-    """Of the folder it came from."""
+    """Name of the Hugging Face folder."""
     architecture: str
     model: Model
     tokenizer: Tokenizer | None
-    """Its path is relative to the checkpoint's folder; None = it came without one."""
+    """Its path is relative to the checkpoint folder; None = the model has no tokenizer."""
 
 
 def read_facts(folder: Path) -> ModelFacts | None:
-    """The model.json of a folder; None = it has none.
+    """Reads the model.json of a folder; None = it has none.
 
     Raises:
         RefusedInput: it cannot be read.
@@ -40,4 +40,4 @@ def read_facts(folder: Path) -> ModelFacts | None:
     except FileNotFoundError:
         return None
     except (OSError, ValidationError) as error:
-        raise RefusedInput(f"{folder / NAME} cannot be read as a model's description") from error
+        raise RefusedInput(f"{folder / NAME} cannot be read, or is not a valid model description") from error

@@ -1,6 +1,6 @@
-"""A Hugging Face folder → a torch_dist checkpoint that the runtime loads under any layout.
+"""Imports a Hugging Face folder as a torch_dist checkpoint that the runtime loads under any layout.
 
-One tensor of ours is in memory at a time, with what it is made of.
+One tensor is in memory at a time, with the Hugging Face tensors that it is made of.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from colosseum.rundir import CHECKPOINT_MARK
 from colosseum.units import format_bytes
 
 FILE_BYTES = 4 << 30
-"""Size at which the next file is begun."""
+"""Size at which a new file is started."""
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 BACKEND = {
     "sharded_backend": "torch_dist",
@@ -40,20 +40,20 @@ BACKEND = {
 }
 """megatron-core's metadata.json."""
 Progress = Callable[[int, int], None]
-"""Bytes written so far, and in all."""
+"""Bytes written so far, and in total."""
 
 
 def import_hf(
     folder: Path, out: Path, *, dtype: str | None = None, file_bytes: int = FILE_BYTES, progress: Progress | None = None
 ) -> HfModel:
-    """Writes the checkpoint ``out``: weights only, step 0. It appears whole, or not at all.
+    """Writes the checkpoint ``out``: weights only, step 0. It appears complete, or not at all.
 
     Args:
-        dtype: bf16 or fp32; None = the one that holds every number of the weights as it is.
+        dtype: bf16 or fp32; None = the one that represents the weights without loss.
 
     Raises:
-        RefusedInput: the folder is not one that is read, or ``out`` exists.
-        EnvironmentFault: the disk has not enough room.
+        RefusedInput: the folder's model is not supported, or ``out`` exists.
+        EnvironmentFault: there is not enough space on the disk.
     """
     source = read_folder(folder)
     if out.exists() or out.is_symlink():
@@ -62,7 +62,9 @@ def import_hf(
     size = _size(source, dtype)
     out.parent.mkdir(parents=True, exist_ok=True)
     if shutil.disk_usage(out.parent).free < size:
-        raise EnvironmentFault(f"{out.parent} has not the {format_bytes(size)} that the checkpoint takes")
+        raise EnvironmentFault(
+            f"{out.parent} has less than the {format_bytes(size)} of free space that the checkpoint needs"
+        )
     start = time.monotonic()
     with folder_appearing(out) as temporary, _Writer(temporary, file_bytes) as writer:
         _write_tensors(source, writer, DTYPES[dtype], lambda done: progress and progress(done, size))
@@ -84,7 +86,7 @@ def _size(source: HfModel, dtype: str) -> int:
 
 
 class _Writer:
-    """Items one behind the other in files of bounded size."""
+    """Writes items one after another into files of limited size."""
 
     def __init__(self, folder: Path, file_bytes: int) -> None:
         self._folder, self._file_bytes = folder, file_bytes
@@ -102,7 +104,7 @@ class _Writer:
             self._file.close()
 
     def tensor(self, key: str, tensor: torch.Tensor, layer: int | None, layers: int) -> None:
-        """A whole tensor, or that of one layer in the stack of ``layers``."""
+        """Adds a whole tensor, or one layer's part of a tensor stacked over ``layers``."""
         shape = tuple(tensor.shape)
         offsets = (0,) * len(shape)
         if layer is None:
@@ -116,7 +118,7 @@ class _Writer:
         )
 
     def thing(self, key: str, value: Any) -> None:
-        """An object."""
+        """Adds an object."""
         buffer = io.BytesIO()
         torch.save(value, buffer)
         self._add(key, buffer.getbuffer(), None, None)
@@ -136,7 +138,7 @@ class _Writer:
         self._file, self._at = (self._folder / f"__0_{number}.distcp").open("wb"), 0
 
     def close(self, dtype: torch.dtype) -> None:
-        """Closes the last file and writes what describes them."""
+        """Closes the last file and writes ``.metadata``."""
         self._file.close()
         dtypes = dict.fromkeys(self._shapes, dtype)
         write_index(self._folder, Index(self._folder, tuple(self._items), self._shapes, dtypes, None))
@@ -152,7 +154,7 @@ def _write_tensors(source: HfModel, writer: _Writer, dtype: torch.dtype, done: C
             writer.tensor(part.key, tensor, part.layer, layers)
             del tensor
             done(writer.total)
-    # The runtime's layers ask for them; None = nothing remembered of FP8.
+    # The runtime's layers need these keys; None = no FP8 history.
     for name in OBJECTS:
         for layer in range(layers):
             writer.thing(f"decoder.layers.{name}._extra_state/shard_{layer}_{layers}", [None])

@@ -1,6 +1,6 @@
-"""Which Hugging Face tensors each tensor of ours is made of, with their shapes. No torch.
+"""Which Hugging Face tensors each megatron-core tensor is made of, with their shapes. No torch.
 
-Ours are megatron-core's (``checkpoint/torchdist.py``).
+``checkpoint/torchdist.py`` reads and writes the megatron-core tensors.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from colosseum.recipe.schema import Model
 
 EMBEDDING, OUTPUT = "model.embed_tokens.weight", "lm_head.weight"
 How = Literal["same", "qkv", "gate_up", "vocabulary"]
-"""same: one tensor as it is. qkv: rows sorted by KV group, each its queries, its key, its value. gate_up: one above the
-other. vocabulary: rows of zeros behind it, to ``Model.padded_vocab``."""
+"""same: one tensor, unchanged. qkv: rows sorted by KV group, in each the queries, the key, the value. gate_up: the rows
+of gate, then of up. vocabulary: rows of zeros appended up to ``Model.padded_vocab``."""
 OBJECTS = (
     "self_attention.linear_proj",
     "self_attention.linear_qkv",
@@ -23,20 +23,20 @@ OBJECTS = (
     "mlp.linear_fc1",
     "mlp.linear_fc2",
 )
-"""Parts of a layer whose ``_extra_state`` the runtime's layers ask for, on a CPU or with Transformer Engine."""
+"""Parts of a layer whose ``_extra_state`` the runtime loads, on a CPU or with Transformer Engine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A tensor of ours, of one layer or of none."""
+    """A megatron-core tensor; of one layer, or of none."""
 
     key: str
     layer: int | None
     how: How
     names: tuple[str, ...]
-    """Theirs, in the order in which they are joined."""
+    """Hugging Face names, in the order in which the tensors are joined."""
     shapes: tuple[tuple[int, ...], ...]
-    """Of ``names``."""
+    """Shapes of ``names``."""
 
 
 def parts(family: Family, model: Model) -> Iterator[Part]:

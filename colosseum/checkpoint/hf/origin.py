@@ -1,4 +1,4 @@
-"""What an export needs to know besides the tensors: from the run that wrote a checkpoint, or from its model.json."""
+"""What an export needs besides the tensors: from the run that wrote a checkpoint, or from its model.json."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ class Origin:
     name: str
     model: Model
     architecture: str | None
-    """As which it was imported; None = a run wrote it."""
+    """The architecture that it was imported from; None = a run wrote it."""
     tokenizer: Tokenizer | None
-    """With a path that can be opened; None = there is none."""
+    """With an absolute path; None = there is no tokenizer."""
     chat_tokens: ChatTokens | None
-    """Of a model that was taught to chat in them."""
+    """Set if the model was trained on chats with them."""
     recipe: Recipe | None
     run: RunDir | None
 
 
 def origin_of(checkpoint: Path, metadata: CheckpointMetadata) -> Origin:
-    """Where a checkpoint folder comes from.
+    """The origin of a checkpoint folder.
 
     Raises:
-        RefusedInput: it is neither in a run folder nor imported, or not of the model described there.
+        RefusedInput: it is neither in a run folder nor imported, or its model differs from the one described there.
     """
     origin = _imported(checkpoint) or _of_run(checkpoint)
     shape = ModelShape.of_model(origin.model, metadata.model.seq_length)
     if different := metadata.model.differences(shape):
-        raise RefusedInput(f"{checkpoint} is not of the model of {origin.name}: {', '.join(different)}")
+        raise RefusedInput(f"the model of {checkpoint} differs from that of {origin.name}: {', '.join(different)}")
     return origin
 
 
@@ -67,9 +67,7 @@ def _of_run(checkpoint: Path) -> Origin:
     run = RunDir(checkpoint.resolve().parent.parent)
     file = run.bundle / RECIPE
     if not file.is_file():
-        raise RefusedInput(
-            f"{checkpoint} lies in no run folder and has no {facts.NAME}: nothing says which model it is of"
-        )
+        raise RefusedInput(f"{checkpoint} is not in a run folder and has no {facts.NAME}: its model is unknown")
     recipe = Recipe.from_data(yaml.safe_load(file.read_text(encoding="utf-8")))
     task, tokenizer = recipe.alignment, recipe.tokenizer
     own = task is not None and task.template == "chat_tokens" and task.rows != "prompt_response"

@@ -1,4 +1,4 @@
-"""A complete SFT recipe of an imported model. No torch."""
+"""Writes a complete SFT recipe for an imported model. No torch."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from colosseum.errors import RefusedInput
 
 HEAD = """# @package _global_
 # Supervised fine-tuning of {name}, imported from Hugging Face ({architecture}).
-# Model and tokenizer are the folder's. Ours, to be changed: batch, rates, steps, GPUs and the hardware below.
+# Model and tokenizer are from the folder. Adjust batch sizes, learning rates, steps, GPUs and hardware below.
 defaults:
-  - /data: chat                    # data.train=FILE names your conversations
+  - /data: chat                    # set data.train=FILE: your conversations
   - /precision: bf16
   - /optimizer: adam-align
   - /hardware: h100-sxm
@@ -22,7 +22,7 @@ defaults:
 
 """
 SEQ_LENGTH = 4096
-"""Or what the model was trained for, where that is less."""
+"""Or the model's own maximum, if that is smaller."""
 
 
 def sft_recipe(checkpoint: Path) -> str:
@@ -35,7 +35,7 @@ def sft_recipe(checkpoint: Path) -> str:
     if found is None:
         raise RefusedInput(f"{checkpoint} was not imported: it has no {facts.NAME}")
     if found.tokenizer is None:
-        raise RefusedInput(f"{checkpoint} has no tokenizer: a recipe without one trains on no text")
+        raise RefusedInput(f"{checkpoint} has no tokenizer, which a recipe needs to train on text")
     folder = checkpoint.resolve()
     tokenizer = folder / str(found.tokenizer.path)
     name = re.sub(r"[^A-Za-z0-9._-]", "-", found.name).lstrip("._-")[:56] or "model"
@@ -62,7 +62,7 @@ def sft_recipe(checkpoint: Path) -> str:
 
 
 def template_of(folder: Path) -> str:
-    """Who writes the chat: the folder's own template, where it has one."""
+    """The chat format: the folder's own template, if it has one."""
     from colosseum.data.align.hf_template import read_hf_template
 
     try:

@@ -1,6 +1,6 @@
-"""safetensors files written tensor by tensor: shapes are known before, so the header goes first and nothing waits.
+"""Writes safetensors files tensor by tensor: shapes are known in advance, so the header is written first.
 
-The library writes a file from tensors that are all in memory. Format: 8 bytes of length, a JSON header, then the data
+The safetensors library needs all tensors of a file in memory. Format: 8 bytes of length, a JSON header, then the data
 (https://huggingface.co/docs/safetensors/index#format).
 """
 
@@ -19,7 +19,7 @@ from colosseum.checkpoint.hf.source import INDEX, SINGLE
 NAMES = {"bf16": "BF16", "fp32": "F32"}
 BYTES = {"bf16": 2, "fp32": 4}
 SHARD_BYTES = 5_000_000_000
-"""transformers' own bound."""
+"""transformers' own limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Shard:
 
 
 def shards_of(shapes: Sequence[tuple[str, tuple[int, ...]]], dtype: str, limit: int = SHARD_BYTES) -> list[Shard]:
-    """Tensors in files of at most ``limit`` bytes, except where one alone has more; transformers' file names."""
+    """Tensors in files of at most ``limit`` bytes, except where a single one is larger; named as transformers does."""
     groups: list[dict[str, tuple[int, ...]]] = [{}]
     size = 0
     for name, shape in shapes:
@@ -47,7 +47,7 @@ def shards_of(shapes: Sequence[tuple[str, tuple[int, ...]]], dtype: str, limit: 
 
 
 def write_shards(folder: Path, shards: Sequence[Shard], dtype: str, tensors: Iterator[tuple[str, Any]]) -> None:
-    """Writes the files and their index; ``tensors`` come in the order of the shards, in the dtype."""
+    """Writes the files and their index; ``tensors`` come in the order of the shards, in the right dtype."""
     import torch
 
     for shard in shards:

@@ -1,4 +1,4 @@
-"""A Hugging Face model folder: its config, its tensors one at a time, its tokenizer's files. Nothing of it is run."""
+"""A Hugging Face model folder: its config, its tensors one at a time, its tokenizer's files. No code of it is run."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ Kind = Literal["tokenizer_json", "sentencepiece"]
 FILES: dict[Kind, str] = {"tokenizer_json": "tokenizer.json", "sentencepiece": "tokenizer.model"}
 MAX_HEADER = 1 << 28
 DTYPES = {"BF16": "bf16", "F32": "fp32", "F16": "fp32"}
-"""Ours for theirs: F16 becomes fp32, which holds each of its numbers."""
+"""dtype names of a recipe; F16 becomes fp32, which represents every F16 number exactly."""
 UNUSED = ("rotary_emb.inv_freq",)
-"""Old transformers stored it; it follows from the config."""
+"""Older transformers stored it; it is computed from the config."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """Where a tensor lies."""
+    """Location of a tensor."""
 
     file: str
     dtype: str
-    """safetensors' name."""
+    """The name in safetensors."""
     shape: tuple[int, ...]
 
 
@@ -51,12 +51,12 @@ class TokenizerFile:
     kind: Kind
     name: str
     eod: str
-    """The token that ends a text, by config and generation config."""
+    """End-of-text token ids from config.json and generation_config.json."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HfModel:
-    """What a folder holds, checked: every tensor of the architecture is there with its shape, and no other."""
+    """A checked folder: it has exactly the tensors of the architecture, with the right shapes."""
 
     folder: Path
     config: Mapping[str, Any]
@@ -68,7 +68,7 @@ class HfModel:
 
     @property
     def dtype(self) -> str:
-        """Ours that holds every number of the weights."""
+        """The dtype that represents all weights without loss."""
         return "fp32" if any(DTYPES[t.dtype] == "fp32" for t in self.tensors.values()) else "bf16"
 
     def parts(self) -> Iterator[Part]:
@@ -76,14 +76,14 @@ class HfModel:
 
 
 def read_folder(folder: Path) -> HfModel:
-    """Reads and checks a folder; no tensor yet.
+    """Reads and checks a folder; tensors are not read yet.
 
     Raises:
-        RefusedInput: it is none, of an architecture that is not computed, or its tensors are not those of its config.
+        RefusedInput: it is not a model folder, its architecture is not supported, or tensors do not match the config.
     """
     config = _object(folder / "config.json")
     if config is None:
-        raise RefusedInput(f"{folder} is no Hugging Face model: it has no config.json")
+        raise RefusedInput(f"{folder} is not a Hugging Face model: it has no config.json")
     family, model = read_config(config)
     tensors = _tensors(folder)
     _check(folder, family, model, tensors)
@@ -122,15 +122,19 @@ def _tensors(folder: Path) -> dict[str, Stored]:
         files = sorted(p.name for p in folder.glob("*.safetensors"))
     if not files:
         pickled = any(folder.glob("*.bin")) or any(folder.glob("*.pt"))
-        why = "its weights are pickles, which are programs: save it again as safetensors" if pickled else "no weights"
+        why = (
+            "its weights are pickle files, which can run code: save the model again as safetensors"
+            if pickled
+            else "no weights"
+        )
         raise RefusedInput(f"{folder} has no *.safetensors: {why}")
     found: dict[str, Stored] = {}
     for file in files:
         if Path(file).name != file:
-            raise RefusedInput(f"{folder / INDEX} names {file!r}, which is no file of its folder: it is refused")
+            raise RefusedInput(f"{folder / INDEX} refers to {file!r}, which is not a file in its folder: refused")
         for name, stored in _header(folder / file).items():
             if name in found:
-                raise RefusedInput(f"{folder}: {name} is in {found[name].file} and in {file}")
+                raise RefusedInput(f"{folder}: tensor {name} is both in {found[name].file} and in {file}")
             found[name] = stored
     return found
 
@@ -139,7 +143,7 @@ def _header(path: Path) -> dict[str, Stored]:
     """Names and shapes: 8 bytes of length, then JSON (https://huggingface.co/docs/safetensors).
 
     Raises:
-        RefusedInput: the file is missing, cut short or none.
+        RefusedInput: the file is missing, truncated or not a safetensors file.
     """
     try:
         size = path.stat().st_size
@@ -147,7 +151,7 @@ def _header(path: Path) -> dict[str, Stored]:
             length = struct.unpack("<Q", file.read(8))[0]
             header = parse_object(file.read(length)) if length <= MAX_HEADER else None
     except FileNotFoundError as error:
-        raise RefusedInput(f"{path} is missing: {INDEX} names it") from error
+        raise RefusedInput(f"{path} is missing, but {INDEX} lists it") from error
     except (OSError, struct.error) as error:
         raise RefusedInput(f"{path} cannot be read as safetensors") from error
     if header is None:
@@ -162,7 +166,7 @@ def _header(path: Path) -> dict[str, Stored]:
     except (TypeError, KeyError, ValueError, IndexError) as error:
         raise RefusedInput(f"{path} cannot be read as safetensors") from error
     if size != 8 + length + end:
-        raise RefusedInput(f"{path} has {size:,} bytes and its header says {8 + length + end:,}: is it cut short?")
+        raise RefusedInput(f"{path} has {size:,} bytes, but its header says {8 + length + end:,}: it may be truncated")
     return found
 
 
@@ -174,13 +178,13 @@ def _check(folder: Path, family: Family, model: Model, tensors: Mapping[str, Sto
         if stored is None:
             faults.append(_fault(name, None, "is missing"))
         elif stored.shape != shape:
-            faults.append(_fault(name, list(stored.shape), f"config.json makes it {list(shape)}"))
+            faults.append(_fault(name, list(stored.shape), f"must have shape {list(shape)} by config.json"))
         elif stored.dtype not in DTYPES:
-            faults.append(_fault(name, stored.dtype, "this dtype is not read", tuple(DTYPES)))
+            faults.append(_fault(name, stored.dtype, "this dtype is not supported", tuple(DTYPES)))
     for name in tensors.keys() - wanted.keys():
         if name.endswith(UNUSED) or (name == OUTPUT and model.tied_embeddings):
             continue
-        faults.append(_fault(name, list(tensors[name].shape), f"is no tensor of {family.architecture}"))
+        faults.append(_fault(name, list(tensors[name].shape), f"is not a tensor of {family.architecture}"))
     if faults:
         more = len(faults) - 8
         shown = faults[:8] + ([_fault("", more, f"and {more:,} more tensors")] if more > 0 else [])
@@ -193,12 +197,12 @@ def _fault(path: str, value: Any, rule: str, nearest: tuple[Any, ...] = ()) -> F
 
 @contextmanager
 def opened(source: HfModel) -> Iterator[Any]:
-    """A function from a tensor's name to the tensor; files are mapped, so what is not asked for is not read."""
+    """A function from a tensor's name to the tensor; files are memory-mapped: only requested tensors are read."""
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError as error:
         raise EnvironmentFault(
-            "Hugging Face models are read with safetensors: pip install 'colosseum[train]'"
+            "Reading Hugging Face models needs safetensors: pip install 'colosseum[train]'"
         ) from error
     with ExitStack() as stack:
         files: dict[str, Any] = {}
@@ -219,7 +223,7 @@ def opened(source: HfModel) -> Iterator[Any]:
 
 
 def as_ids(value: Any) -> list[int]:
-    """``eos_token_id`` is one id, a list, or nothing."""
+    """``eos_token_id`` can be one id, a list, or missing."""
     values = value if isinstance(value, list) else [value]
     return [v for v in values if isinstance(v, int) and not isinstance(v, bool)]
 

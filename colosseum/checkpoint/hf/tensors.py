@@ -1,6 +1,6 @@
-"""Joining Hugging Face tensors into ours and parting ours again: moves of rows, no arithmetic, so both ways are exact.
+"""Joins Hugging Face tensors into megatron-core's and splits them again: rows are moved, so both ways are exact.
 
-Legend: H hidden, N heads, G KV groups, D channels of a head.
+Legend: H hidden, N heads, G KV groups, D channels per head.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from colosseum.recipe.schema import Model
 
 
 def joined(part: Part, tensors: Sequence[Tensor], model: Model) -> Tensor:
-    """Our tensor of ``part``, without the axis of the layers."""
+    """The megatron-core tensor of ``part``, without the layer axis."""
     if part.how == "qkv":
         groups, d = model.query_groups, model.head_dim
         by_group = [t.reshape(groups, -1, d, t.size(-1)) for t in tensors]

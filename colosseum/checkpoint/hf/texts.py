@@ -22,7 +22,7 @@ NAMES = {"tokenizer_json": "tokenizer.json", "sentencepiece": "tokenizer.model"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chat:
-    """Which ids begin and end a text, and what the folder lacks."""
+    """Token ids at the beginning and end of a text, and notes on what the folder lacks."""
 
     bos: int | None
     eos: tuple[int, ...]
@@ -31,18 +31,18 @@ class Chat:
 
     @classmethod
     def of(cls, origin: Origin) -> Chat:
-        """Read from the tokenizer's files.
+        """Reads the tokenizer's files.
 
         Raises:
-            RefusedInput: the tokenizer's file is missing, or does not know the end-of-document token.
+            RefusedInput: the tokenizer file is missing, or lacks the end-of-document token.
         """
         tokenizer = origin.tokenizer
         if tokenizer is None:
-            note = "the run names no tokenizer: the folder holds weights and config only"
+            note = "the run has no tokenizer: the folder contains weights and config only"
             return cls(bos=None, eos=(), generation={}, notes=(note,))
         path = Path(str(tokenizer.path))
         if not path.is_file():
-            rule = "does not exist here; an exported model takes its tokenizer along"
+            rule = "does not exist on this machine; it is needed for the exported model"
             raise RefusedInput([Fault(path="tokenizer.path", value=str(path), rule=rule)])
         _, eod = eod_id(tokenizer.kind, path, tokenizer.eod)
         generation = _object(path.parent / GENERATION)
@@ -52,7 +52,7 @@ class Chat:
             stop = _id_of(_token_file(tokenizer, path), origin.chat_tokens.turn_start)
             if stop is None:
                 notes.append(
-                    f"{origin.chat_tokens.turn_start!r} is no single token: give it to the server as a stop string"
+                    f"{origin.chat_tokens.turn_start!r} is not a single token: set it as a stop string of the server"
                 )
             else:
                 eos.append(stop)
@@ -81,18 +81,18 @@ def write(folder: Path, origin: Origin, chat: Chat) -> None:
 
 
 def template(tokens: ChatTokens) -> str:
-    """The chat template of ``chat_tokens``, as a text of the alignment data is written (``data/align/render.py``).
+    """A Jinja chat template with the same text as ``chat_tokens`` renders in training (``data/align/render.py``).
 
-    The system header always stands, empty without a system message. Roles begin with a capital, as in the data.
+    The system header is always written, empty without a system message. Roles start with a capital, as in the data.
     """
     system, turn, end, name = (
         _literal(t) for t in (tokens.system_turn_start, tokens.turn_start, tokens.end_of_turn, tokens.end_of_name)
     )
     return (
         "{%- set first = messages[0] if messages else none -%}\n"
-        "{%- set told = first is not none and first['role'] == 'system' -%}\n"
-        f"{{{{- {system} + 'System' + {name} + (first['content'] if told else '') + {end} -}}}}\n"
-        "{%- for message in (messages[1:] if told else messages) -%}\n"
+        "{%- set has_system = first is not none and first['role'] == 'system' -%}\n"
+        f"{{{{- {system} + 'System' + {name} + (first['content'] if has_system else '') + {end} -}}}}\n"
+        "{%- for message in (messages[1:] if has_system else messages) -%}\n"
         f"{{{{- {turn} + message['role'] | capitalize + {name} + message['content'] + {end} -}}}}\n"
         "{%- endfor -%}\n"
         "{%- if add_generation_prompt -%}\n"
@@ -102,7 +102,7 @@ def template(tokens: ChatTokens) -> str:
 
 
 def _literal(text: str) -> str:
-    """A text as a string of Jinja, which reads JSON's escapes."""
+    """A text as a Jinja string; Jinja reads JSON's escapes."""
     return json.dumps(text, ensure_ascii=False)
 
 

@@ -1,10 +1,10 @@
-"""All rows of an alignment file as token ids and masks on disk, made once and mapped.
+"""All rows of an alignment file as token ids and masks on disk, built once and memory-mapped.
 
-docs/contracts.md has the layout. The name of a cache holds the hash of the file's content, of the tokenizer, the
-template and the sequence length: whoever asks with the same ones finds it, whoever changes one makes another.
+docs/contracts.md has the layout. The name of a cache contains a hash of the file's content, the tokenizer,
+the template and the sequence length, so a change of any of them builds a new cache.
 
-Parts of the file are tokenised in processes of their own and kept until the whole is written: a build that was killed
-goes on where it was.
+Parts of the file are tokenised in separate processes and kept until the cache is complete: a build that was killed
+continues with the missing parts.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class TokenSequence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlignedData:
-    """The samples of a file: rows (SFT) or pairs (DPO), dropped ones left out."""
+    """The samples of a file: rows (SFT) or pairs (DPO), without dropped ones."""
 
     folder: Path
     pairs: bool
@@ -60,7 +60,7 @@ class AlignedData:
     rows: npt.NDArray[np.int64]
     """``[samples]``: 1-based line of the file that each sample comes from."""
     starts: npt.NDArray[np.int64]
-    """``[sequences + 1]``: where each sequence begins in ``ids``; sample ``i`` of pairs is sequences 2i and 2i + 1."""
+    """``[sequences + 1]``: start of each sequence in ``ids``; pair ``i`` has sequences 2i and 2i + 1."""
     ids: AnyIds
     mask: Mask
 
@@ -69,7 +69,7 @@ class AlignedData:
 
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
-        """``[samples]`` or, of pairs, ``[samples, 2]`` (chosen, rejected): tokens of each sequence."""
+        """``[samples]`` or, for pairs, ``[samples, 2]`` (chosen, rejected): tokens of each sequence."""
         lengths = np.diff(self.starts)
         return lengths.reshape(-1, 2) if self.pairs else lengths
 
@@ -92,15 +92,15 @@ def build_cache(
     part_bytes: int = PART_BYTES,
     on_progress: Callable[[int, int], None] = lambda done, parts: None,
 ) -> AlignedData:
-    """The cache of a file under ``folder``, made if it is not there. Several may build at once; one writes it.
+    """Opens the cache of a file under ``folder``; builds it if missing. Several builds may run at once; one writes it.
 
     Args:
-        processes: at most; default one a core.
+        processes: maximum; default one per core.
 
     Raises:
-        RefusedInput: a row is no row of the spec's kind or holds a control string (the first few are named), no row is
+        RefusedInput: a row is not of the spec's kind or contains a control string (lists the first few), no row is
             left to train on, the file changed meanwhile, or a file cannot be read.
-        EnvironmentFault: no disk, no memory, or the ``tokenizers`` library is missing.
+        EnvironmentFault: out of disk space or memory, or the ``tokenizers`` library is missing.
     """
     encoder_of(spec)
     before = _stat(file)
@@ -117,7 +117,7 @@ def build_cache(
         results = _run(jobs, processes, on_progress)
         _refuse_bad(file, results)
         if _stat(file) != before:
-            raise RefusedInput(f"{file} changed while it was read; start again")
+            raise RefusedInput(f"{file} changed while it was read; run the command again")
         _merge(file, spec, jobs, results, target)
         shutil.rmtree(parts, ignore_errors=True)
     except OSError as error:
@@ -126,15 +126,15 @@ def build_cache(
 
 
 def open_cache(folder: Path) -> AlignedData:
-    """Maps a finished cache.
+    """Memory-maps a complete cache.
 
     Raises:
-        RefusedInput: it is none, or it is damaged.
+        RefusedInput: it is not a complete cache, or it is damaged.
     """
     try:
         head = json.loads((folder / _DONE).read_bytes())
         if head["schema"] != SCHEMA:
-            raise RefusedInput(f"{folder} is no cache of this version: {head['schema']}")
+            raise RefusedInput(f"{folder} is a cache of another version: {head['schema']}")
         starts = np.concatenate([[0], np.cumsum(np.load(folder / "lengths.npy"), dtype=np.int64)])
         data = AlignedData(
             folder=folder,
@@ -146,10 +146,10 @@ def open_cache(folder: Path) -> AlignedData:
             mask=np.memmap(folder / "mask.bin", np.bool_, "r"),
         )
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise RefusedInput(f"{folder} is no finished cache; delete it and start again: {error}") from error
+        raise RefusedInput(f"{folder} is not a complete cache; delete it and run the command again: {error}") from error
     sequences = len(data.rows) * (2 if data.pairs else 1)
     if not len(data.ids) == len(data.mask) == starts[-1] or len(starts) != sequences + 1:
-        raise RefusedInput(f"{folder} is damaged; delete it and start again")
+        raise RefusedInput(f"{folder} is damaged; delete it and run the command again")
     return data
 
 
@@ -158,7 +158,7 @@ def open_cache(folder: Path) -> AlignedData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Job:
-    """Bytes [start, end) of the file, and where their tokens go."""
+    """Bytes [start, end) of the file, and the file for their tokens."""
 
     spec: Spec
     file: Path
@@ -172,13 +172,13 @@ class _Result:
     lines: int
     counts: Counts
     bad: list[tuple[int, str]] = field(default_factory=list)
-    """Line within the part, and the sentence; the first few."""
+    """Line within the part, and the message; the first few."""
     bad_rows: int = 0
 
 
 @lru_cache(maxsize=2)
 def encoder_of(spec: Spec) -> Encoder:
-    """The encoder of a spec, made once a process."""
+    """The encoder of a spec, created once per process."""
     return Encoder(spec)
 
 
@@ -190,7 +190,7 @@ def _run(jobs: Sequence[_Job], processes: int | None, on_progress: Callable[[int
             results[number] = _encode_part(job)
             on_progress(len(results), len(jobs))
         return [results[n] for n in range(len(jobs))]
-    # Spawned, not forked: the caller may hold torch's threads.
+    # Spawned, not forked: the caller may have torch threads.
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
         futures = {pool.submit(_encode_part, job): number for number, job in enumerate(jobs)}
         try:
@@ -198,18 +198,20 @@ def _run(jobs: Sequence[_Job], processes: int | None, on_progress: Callable[[int
                 results[futures[future]] = future.result()
                 on_progress(len(results), len(jobs))
         except BrokenProcessPool as error:
-            raise EnvironmentFault("a process that tokenises was killed: too little memory? Start again") from error
+            raise EnvironmentFault(
+                "a tokenising process was killed, probably out of memory; run the command again"
+            ) from error
         finally:
             pool.shutdown(cancel_futures=True)
     return [results[n] for n in range(len(jobs))]
 
 
 def _one_thread() -> None:
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a process a core already
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is already one process per core
 
 
 def _encode_part(job: _Job) -> _Result:
-    if job.target.is_file():  # of a build that was killed
+    if job.target.is_file():  # left by a build that was killed
         with np.load(job.target) as kept:
             return _Result(lines=int(kept["lines"]), counts=Counts(**json.loads(str(kept["counts"]))))
     encoder = encoder_of(job.spec)
@@ -268,7 +270,7 @@ def _batches(job: _Job, encoder: Encoder) -> Iterator[list[tuple[int, tuple[Rend
 
 
 def _ranges(file: Path, part_bytes: int) -> list[tuple[int, int]]:
-    """Byte ranges that begin and end at lines; none is empty."""
+    """Byte ranges that start and end at line boundaries; none is empty."""
     size, ranges, start = file.stat().st_size, [], 0
     with file.open("rb") as opened:
         while start < size:
@@ -284,7 +286,7 @@ def _skip_to_line_end(file: BinaryIO) -> None:
         pass
 
 
-# --- the whole ---------------------------------------------------------------------------------------------------
+# --- assembly ----------------------------------------------------------------------------------------------------
 
 
 def _refuse_bad(file: Path, results: Sequence[_Result]) -> None:
@@ -297,7 +299,7 @@ def _refuse_bad(file: Path, results: Sequence[_Result]) -> None:
         faults += [Fault(path="", value=None, rule=why, where=f"{file}:{before + line}") for line, why in result.bad]
         before += result.lines
     if total > SHOWN_FAULTS:
-        rule = f"{total:,} rows are refused; `colosseum data lint {file.name}` lists them all"
+        rule = f"{total:,} rows are invalid; `colosseum data lint {file.name}` lists them all"
         faults = [*faults[:SHOWN_FAULTS], Fault(path="", value=None, rule=rule)]
     raise RefusedInput(faults)
 
@@ -307,7 +309,7 @@ def _merge(file: Path, spec: Spec, jobs: Sequence[_Job], results: Sequence[_Resu
     for result in results:
         counts = counts.plus(result.counts)
     if not counts.kept:
-        raise RefusedInput(f"{file} has no row to train on: {counts.sentence()}")
+        raise RefusedInput(f"{file} has no rows to train on: {counts.sentence()}")
     building = target.with_name(f"{target.name}.tmp-{os.getpid()}-{secrets.token_hex(4)}")
     building.mkdir()
     try:
@@ -334,7 +336,7 @@ def _merge(file: Path, spec: Spec, jobs: Sequence[_Job], results: Sequence[_Resu
 
 
 def _publish(building: Path, target: Path) -> None:
-    """Gives the folder its name; of two builders the first wins, and both wrote the same."""
+    """Renames the folder to its final name; if two builds race, the first wins, and both wrote the same."""
     if target.is_dir() and not (target / _DONE).is_file():
         shutil.rmtree(target)
     try:

@@ -1,15 +1,15 @@
-"""How much two answers differ: Levenshtein's distance, bit-parallel (Myers 1999, in Hyyrö's 2003 form)."""
+"""The difference between two responses: Levenshtein distance, bit-parallel (Myers 1999, in Hyyrö's 2003 form)."""
 
 from __future__ import annotations
 
 from collections import Counter
 
 MAX_COMPARED = 20_000
-"""Characters that differ between two texts and are compared; beyond, a lower bound decides."""
+"""Maximum length of the differing parts of two texts for an exact distance; longer ones use a lower bound."""
 
 
 def edit_distance(a: str, b: str) -> int:
-    """Insertions, deletions and replacements that make ``b`` of ``a``."""
+    """Insertions, deletions and replacements that turn ``a`` into ``b``."""
     if len(a) < len(b):
         a, b = b, a
     if not b:

@@ -1,7 +1,7 @@
 """Rows to token ids and loss masks.
 
-The whole text of a row is tokenised at once, so that merges across the parts of a turn come out as they do for any
-other reader of the text; which characters a token stands for then says whether it is trained: all of them must be.
+The whole text of a row is tokenised at once, so that merges across the parts of a turn are the same as at inference.
+A token is trained if all the characters that it covers are marked as trained.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from colosseum.recipe.tasks import ChatTokens
 Ids = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]
 CACHE_VERSION = 1
-"""Of what ids and masks mean: another one makes every cache anew."""
+"""Version of the meaning of ids and masks; a change rebuilds every cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """All that decides the ids and masks of a file's rows."""
+    """Everything that determines the ids and masks of a file's rows."""
 
     kind: Kind
     tokenizer: Path
@@ -45,7 +45,7 @@ class Spec:
     seq_length: int
 
     def digest(self) -> str:
-        """Hash of the content: of the tokenizer's bytes, not of its path."""
+        """Hash of the content; of the tokenizer's bytes, not its path."""
         template = self.template
         if isinstance(template, ChatTokens):
             text: Any = template.model_dump()
@@ -61,12 +61,12 @@ def spec_of(recipe: Recipe) -> Spec:
     """The spec of an SFT or DPO recipe.
 
     Raises:
-        RefusedInput: the recipe's tokenizer is no tokenizer.json, or it has no chat template where one is asked for.
+        RefusedInput: the recipe's tokenizer is not a tokenizer.json, or lacks a chat template that the task needs.
     """
     task, tokenizer = recipe.alignment, recipe.tokenizer
     assert task is not None
     if tokenizer.kind != "tokenizer_json" or tokenizer.path is None:
-        rule = "alignment data needs the tokenizer's tokenizer.json (Hugging Face tokenizers)"
+        rule = "SFT and DPO data need a tokenizer.json (Hugging Face tokenizers)"
         raise RefusedInput([Fault(path="tokenizer.kind", value=tokenizer.kind, rule=rule, nearest=("tokenizer_json",))])
     path = Path(tokenizer.path)
     return Spec(
@@ -80,19 +80,19 @@ def spec_of(recipe: Recipe) -> Spec:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """A text as ids. Token ``t`` is trained as the target of the position before it where ``mask[t]``."""
+    """An encoded text. Where ``mask[t]``, token ``t`` is trained as the target of the position before it."""
 
     ids: Ids
     mask: Mask
     spans: npt.NDArray[np.int64]
-    """``[tokens, 2]``: characters [start, end) of the text that each token stands for."""
+    """``[tokens, 2]``: characters [start, end) of the text that each token covers."""
 
 
 class Encoder:
     """Encodes rows by a spec.
 
     Raises:
-        RefusedInput: the tokenizer cannot be read, or ``eod`` is none of its special tokens.
+        RefusedInput: the tokenizer cannot be read, or ``eod`` is not one of its special tokens.
         EnvironmentFault: the ``tokenizers`` library is missing.
     """
 
@@ -101,8 +101,8 @@ class Encoder:
         loaded = load_tokenizer(spec.tokenizer, spec.eod)
         self.vocab_size = loaded.vocab_size
         self.library = loaded.library
-        self.library.encode_special_tokens = False  # the template writes them; of_text refuses those of a row
-        # ByteLevel's post-processor would cut blanks from the spans; the ids are the same without one.
+        self.library.encode_special_tokens = False  # only the template may write them; a row with them is refused below
+        # ByteLevel's post-processor would trim spaces from the spans; the ids are the same without it.
         from tokenizers import processors
 
         self.library.post_processor = processors.Sequence([])
@@ -115,7 +115,7 @@ class Encoder:
         """The texts of a row: one, or a pair's chosen and rejected.
 
         Raises:
-            BadRow: it is no row of the spec's kind, or it holds a control string.
+            BadRow: the row is not of the spec's kind, or contains a control string.
         """
         if isinstance(content, BadRow):
             raise content
@@ -130,22 +130,22 @@ class Encoder:
         return texts
 
     def prompt(self, row: Pair) -> Rendered:
-        """What both sides of a pair begin with."""
+        """The common prompt of both sides of a pair."""
         template = self.spec.template
         return render_hf_prompt(row, template) if isinstance(template, HfTemplate) else render_prompt(row, template)
 
     def checked_prompt(self, row: Pair) -> Rendered:
-        """`prompt`, for a row that nobody has rendered as a whole.
+        """As `prompt`, for a row that was not rendered completely.
 
         Raises:
-            BadRow: it holds a control string.
+            BadRow: it contains a control string.
         """
         text = self.prompt(row)
         refuse_forged(text, self._control)
         return text
 
     def tokens(self, texts: Sequence[Rendered]) -> list[Tokens | BadRow]:
-        """Ids, masks and spans of texts that ``rendered`` gave. A BadRow: a normaliser made a control token of text."""
+        """Ids, masks and spans of texts from ``rendered``. BadRow: a normaliser turned text into a control token."""
         with refusing("the tokenizer cannot encode this text"):
             encodings = self.library.encode_batch([t.text for t in texts], add_special_tokens=False)
         return [self._marked(t, e) for t, e in zip(texts, encodings, strict=True)]
@@ -162,16 +162,16 @@ class Encoder:
 
 
 def control_pattern(words: Iterable[str]) -> re.Pattern[str]:
-    """Finds the longest of the words at each place."""
+    """Matches the longest of the strings at each position."""
     longest_first = sorted(set(words) - {""}, key=lambda w: (-len(w), w))
     return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
 
 
 def refuse_forged(text: Rendered, control: re.Pattern[str]) -> None:
-    """No control string may come out of a row's own text, not even half of it.
+    """Checks that no control string comes from a row's own text, not even in part.
 
     Raises:
-        BadRow: one does.
+        BadRow: a control string was found.
     """
     for value in text.values:
         if found := control.search(value):
@@ -184,11 +184,13 @@ def refuse_forged(text: Rendered, control: re.Pattern[str]) -> None:
 
 
 def _forged(token: str) -> BadRow:
-    return BadRow("control-token", f"a text of the row holds {token!r}, which only the template may write")
+    return BadRow(
+        "control-token", f"a text of the row contains the control string {token!r}, which only the template may write"
+    )
 
 
 def _inside(spans: npt.NDArray[np.int64], marked: Sequence[Span], length: int) -> Mask:
-    """Which spans lie in the marked characters with all that they have; an empty one needs both its neighbours."""
+    """Which spans lie completely in the marked characters; an empty span needs both neighbours marked."""
     empty = spans[:, 0] == spans[:, 1]
     widened = spans + np.stack([-1 * empty, 1 * empty], axis=1)
     inside: Mask = _marked_characters(widened, marked, length) == widened[:, 1] - widened[:, 0]
@@ -196,7 +198,7 @@ def _inside(spans: npt.NDArray[np.int64], marked: Sequence[Span], length: int) -
 
 
 def _marked_characters(spans: npt.NDArray[np.int64], marked: Sequence[Span], length: int) -> npt.NDArray[np.int64]:
-    """How many of each span's characters are marked; one character before and one after the text are not."""
+    """Number of marked characters in each span; positions before and after the text are not marked."""
     is_marked = np.zeros(length + 2, np.int64)
     for start, end in marked:
         is_marked[start + 1 : end + 1] = 1

@@ -1,6 +1,6 @@
-"""Answers of a model behind an OpenAI-compatible HTTP endpoint (chat/completions, completions). Standard library only.
+"""Responses from an OpenAI-compatible HTTP endpoint (chat/completions, completions). Standard library only.
 
-https://platform.openai.com/docs/api-reference; vLLM, SGLang, TensorRT-LLM and NIM serve the same.
+https://platform.openai.com/docs/api-reference; vLLM, SGLang, TensorRT-LLM and NIM serve the same API.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from colosseum.errors import EnvironmentFault, Fault, RefusedInput, RunFailed
 from colosseum.terminal import is_text, one_line
 
 MAX_BYTES = 1 << 24
-"""Of a reply."""
+"""Maximum size of a reply."""
 RETRIED = (408, 409, 425, 429, 500, 502, 503, 504)
-"""Status codes that may be another one at the next attempt."""
+"""Status codes that are retried."""
 MAX_WAIT_S = 60.0
 
 
 class _Again(Exception):
-    """This attempt failed and the next one may not."""
+    """This attempt failed; a retry may succeed."""
 
     def __init__(self, reason: str, wait_s: float | None = None) -> None:
         super().__init__(reason)
@@ -37,7 +37,7 @@ class _Again(Exception):
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A key is sent to the host that was named, and to no other."""
+    """Refuses redirects: a key is sent only to the given host."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
@@ -58,26 +58,26 @@ def key_in(variable: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Where to ask, whom, and how long to go on asking."""
+    """URL, model, key, timeout and retries of an endpoint."""
 
     url: str
-    """Up to and with the version: http://host:8000/v1."""
+    """Base URL including the version: http://host:8000/v1."""
     model: str
     key: str | None = field(default=None, repr=False)
     timeout_s: float = 600.0
-    """Of one attempt."""
+    """Timeout of one attempt."""
     attempts: int = 6
     wait_s: float = 1.0
-    """Before the second attempt; twice as long before each further one."""
+    """Wait before the second attempt; doubled before each further one."""
 
     def __post_init__(self) -> None:
-        """Raises RefusedInput: the URL is none, or holds a password."""
+        """Raises RefusedInput: the URL is invalid, or contains a password."""
         parts = urlsplit(self.url)
         rule = ""
         if parts.scheme not in ("http", "https") or not parts.hostname:
             rule = "must be http://HOST… or https://HOST…"
         elif parts.username or parts.password:
-            rule = "must hold no password: name the variable that holds the key with --key-from"
+            rule = "must not contain a password: give the environment variable with the key by --key-from"
         if rule:
             shown = self.url if not (parts.username or parts.password) else None
             example = ("http://localhost:8000/v1",)
@@ -90,14 +90,14 @@ class Endpoint:
         return self.key is not None and parts.scheme == "http" and not _is_here(str(parts.hostname))
 
     def answer(self, prompt: Prompt, stop: Sequence[str], settings: Mapping[str, Any]) -> tuple[str, str]:
-        """The answer and why it ended (stop or length).
+        """The response text and its finish reason (stop or length).
 
         Args:
-            settings: max_tokens, temperature, top_p and seed, as the endpoint calls them.
+            settings: max_tokens, temperature, top_p and seed, with the endpoint's names.
 
         Raises:
-            RefusedInput: it refuses the request.
-            EnvironmentFault: it refuses the key.
+            RefusedInput: the endpoint refuses the request.
+            EnvironmentFault: the endpoint refuses the key.
             RunFailed: no attempt succeeded.
         """
         path, body = _request(prompt, stop)
@@ -107,8 +107,8 @@ class Endpoint:
                 return _answer(self._post(path, body))
             except _Again as again:
                 if attempt == self.attempts:
-                    reason = f"{self.url} gave no answer in {attempt} attempts: {again}"
-                    raise RunFailed(f"{reason}. What was answered is kept: the same command goes on") from again
+                    reason = f"{self.url} did not respond in {attempt} attempts: {again}"
+                    raise RunFailed(f"{reason}. Responses so far are kept: run the same command to continue") from again
                 wait_s = self.wait_s * 2 ** (attempt - 1) if again.wait_s is None else again.wait_s
                 time.sleep(min(wait_s, MAX_WAIT_S))
         raise AssertionError
@@ -134,10 +134,10 @@ class Endpoint:
         try:
             return json.loads(content)
         except (ValueError, RecursionError) as error:
-            raise _Again("the reply is no JSON") from error
+            raise _Again("the reply is not JSON") from error
 
     def _refused(self, status: int, retry_after: str | None, content: bytes) -> NoReturn:
-        """Raises what an HTTP status means."""
+        """Raises the error that corresponds to an HTTP status."""
         text = content.decode("utf-8", "replace")
         if self.key is not None:
             text = text.replace(self.key, "…")
@@ -158,7 +158,7 @@ def _is_here(host: str) -> bool:
 
 
 def _request(prompt: Prompt, stop: Sequence[str]) -> tuple[str, dict[str, Any]]:
-    """Path and body: a text is continued as it stands, a conversation is written by the server's template."""
+    """Path and body: a text is continued as is, a conversation is rendered by the server's template."""
     if isinstance(prompt, str):
         return "completions", {"prompt": prompt, "stop": list(stop)}
     messages = [{"role": "system", "content": prompt.system}] if prompt.system else []
@@ -167,13 +167,13 @@ def _request(prompt: Prompt, stop: Sequence[str]) -> tuple[str, dict[str, Any]]:
 
 
 def _answer(reply: Any) -> tuple[str, str]:
-    """Text and reason of a reply's first choice."""
+    """Text and finish reason of a reply's first choice."""
     try:
         choice = reply["choices"][0]
         text = choice["text"] if "text" in choice else choice["message"]["content"]
         finish = choice.get("finish_reason")
     except (TypeError, LookupError, AttributeError) as error:
-        raise _Again("the reply holds no choice with a text") from error
+        raise _Again("the reply contains no choice with text") from error
     if not isinstance(text, str) or not is_text(text):
-        raise _Again("the reply's text is none")
+        raise _Again("the reply's text is not a string")
     return text, "length" if finish == "length" else "stop"

@@ -1,4 +1,4 @@
-"""One length rule for SFT and DPO: at most seq_length inputs with as many targets, so seq_length + 1 tokens."""
+"""The length limit of SFT and DPO: seq_length inputs and the same number of targets, so seq_length + 1 tokens."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from colosseum.data.align.encode import Tokens
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """What became of a file's rows. kept + empty + emptied + too_long = rows."""
+    """Counts of a file's rows: kept + empty + emptied + too_long = rows."""
 
     rows: int = 0
     kept: int = 0
     cut: int = 0
-    """SFT rows kept after a cut on the right."""
+    """SFT rows truncated on the right and kept."""
     cut_tokens: int = 0
-    """Tokens that these cuts took away."""
+    """Tokens that were cut off."""
     empty: int = 0
-    """Dropped: nothing to train on (of a pair: in one of its sides)."""
+    """Dropped: nothing to train on (for a pair: in one of its sides)."""
     emptied: int = 0
-    """SFT rows dropped because all that was trained lay behind the cut."""
+    """SFT rows dropped because all trained tokens were cut off."""
     too_long: int = 0
-    """Pairs dropped because a side is too long: a cut answer is no preference."""
+    """Pairs dropped because a side is too long: a truncated response does not express a preference."""
     tokens: int = 0
-    """Of kept rows."""
+    """Tokens of kept rows."""
     trained_tokens: int = 0
-    """Targets that the loss counts."""
+    """Targets that count in the loss."""
 
     def plus(self, other: Counts) -> Counts:
         return Counts(**{name: getattr(self, name) + getattr(other, name) for name in self.__slots__})
 
     def sentence(self) -> str:
-        """What was dropped and cut, in words."""
+        """The counts of dropped and truncated rows as text."""
         parts = [f"{self.kept:,} of {self.rows:,} rows kept"]
         if self.cut:
-            parts.append(f"{self.cut:,} cut on the right by {self.cut_tokens:,} tokens")
+            parts.append(f"{self.cut:,} truncated on the right, by {self.cut_tokens:,} tokens in total")
         for number, why in (
             (self.empty, "with nothing to train on"),
-            (self.emptied, "with nothing to train on before the cut"),
+            (self.emptied, "with nothing to train on after truncation"),
             (self.too_long, "longer than seq_length + 1 tokens"),
         ):
             if number:
@@ -48,7 +48,7 @@ class Counts:
 
 
 def fit(sides: Sequence[Tokens], seq_length: int, counts: Counts) -> tuple[list[Tokens], Counts]:
-    """The sequences of a row as they are trained, none where it is dropped, and the counts with this row in them.
+    """The sequences of a row as trained (none if it is dropped), and the counts with this row added.
 
     Args:
         sides: one of an SFT row, two of a pair.
@@ -65,7 +65,7 @@ def fit(sides: Sequence[Tokens], seq_length: int, counts: Counts) -> tuple[list[
             return [], replace(counts, emptied=counts.emptied + 1)
         counts = replace(counts, cut=counts.cut + 1, cut_tokens=counts.cut_tokens + longest - limit)
     for side in sides:
-        side.mask[0] = False  # nothing comes before it that could predict it
+        side.mask[0] = False  # the first token has no preceding token that predicts it
     counts = replace(
         counts,
         kept=counts.kept + 1,

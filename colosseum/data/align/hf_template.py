@@ -1,7 +1,7 @@
-"""Chat templates of Hugging Face tokenizers: Jinja in a sandbox, with ``{% generation %}`` around what is trained.
+"""Chat templates of Hugging Face tokenizers: Jinja in a sandbox, with ``{% generation %}`` around the trained text.
 
-A template is a stranger's program. It gets Jinja's immutable sandbox, no file and no import, a bound on the text that
-it makes and on the time that it takes.
+A template is an untrusted program. It runs in Jinja's immutable sandbox without files and imports, with limits on the
+length of its output and on its time.
 https://huggingface.co/docs/transformers/chat_templating_writing
 """
 
@@ -31,7 +31,7 @@ from colosseum.terminal import one_line
 
 MAX_TEMPLATE_BYTES = 1 << 20
 MAX_TEXT = 1 << 26
-"""Characters that one row may become."""
+"""Maximum characters of one rendered row."""
 MAX_TIME_S = 10.0
 _Messages = list[dict[str, str]]
 _ROLES = {"user": "user", "human": "user", "assistant": "assistant", "gpt": "assistant"}
@@ -39,7 +39,7 @@ _ROLES = {"user": "user", "human": "user", "assistant": "assistant", "gpt": "ass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HfTemplate:
-    """A template and the named tokens that it may write."""
+    """A template and the special tokens that it may write."""
 
     source: str
     tokens: tuple[tuple[str, str], ...]
@@ -54,7 +54,7 @@ def read_hf_template(tokenizer: Path) -> HfTemplate:
     """The chat template beside a tokenizer.json: ``chat_template.jinja``, else that of ``tokenizer_config.json``.
 
     Raises:
-        RefusedInput: there is none, or it cannot be read or parsed.
+        RefusedInput: it does not exist, or cannot be read or parsed.
     """
     folder = tokenizer.parent
     config = _config(folder / "tokenizer_config.json")
@@ -65,7 +65,7 @@ def read_hf_template(tokenizer: Path) -> HfTemplate:
         source = named.get("default")
     if not isinstance(source, str):
         raise RefusedInput(
-            f"no chat template beside {tokenizer}: neither chat_template.jinja nor one in tokenizer_config.json"
+            f"no chat template beside {tokenizer}: no chat_template.jinja, and none in tokenizer_config.json"
         )
     tokens = {}
     for name, value in config.items():
@@ -85,7 +85,7 @@ def _config(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise RefusedInput(f"{path} is not JSON: {one_line(str(error), 200)}") from error
     if not isinstance(config, dict):
-        raise RefusedInput(f"{path} is no JSON object")
+        raise RefusedInput(f"{path} does not contain a JSON object")
     return config
 
 
@@ -99,23 +99,25 @@ def _small_text(path: Path) -> str:
 
 
 def render_hf(row: Row, template: HfTemplate) -> tuple[Rendered, ...]:
-    """As render.render, by the template.
+    """As render.render, with the tokenizer's template.
 
     Raises:
-        BadRow: the template refuses the row, breaks on it, or the row has what no template of Hugging Face takes.
-        RefusedInput: an SFT row, and the template marks nothing with ``{% generation %}``.
+        BadRow: the template refuses the row or fails on it, or the row has a field that such templates do not support.
+        RefusedInput: for an SFT row, the template has no ``{% generation %}`` marks.
     """
     if isinstance(row, PromptResponse):
-        raise BadRow("schema", "a prompt/response row has no turns: a chat template does not apply")
+        raise BadRow("schema", "a chat template cannot be used for a prompt/response row")
     if isinstance(row, Pair):
         return _pair(row, template)
     if not template.marks_generation:
         raise RefusedInput(
-            "the chat template marks no answer with {% generation %} … {% endgeneration %}, so nothing says what to"
+            "the chat template does not mark responses with {% generation %} … {% endgeneration %}, which say what to"
             " train on: add the marks to chat_template.jinja, or use task.chat_tokens (task.template=chat_tokens)"
         )
     if row.order is not None:
-        raise BadRow("schema", f"type {row.order} needs task.chat_tokens: a Hugging Face template knows no labels")
+        raise BadRow(
+            "schema", f"type {row.order} needs task.chat_tokens: a Hugging Face template does not support labels"
+        )
     messages = _messages(row.system, row.turns)
     text, spans = _run(template, messages, add_generation_prompt=False)
     return (_rendered(text, spans, messages),)
@@ -142,7 +144,7 @@ def _pair(row: Pair, template: HfTemplate) -> tuple[Rendered, ...]:
             text, _ = _run(template, messages, add_generation_prompt=False)
             values = tuple(m["content"] for m in messages)
             if not text.startswith(prompt.text):
-                raise BadRow("prompt-prefix", "the template's text of the prompt does not begin that of the whole pair")
+                raise BadRow("prompt-prefix", "the rendered prompt is not a prefix of the rendered pair")
         trained = ((len(prompt.text), len(text)),) if len(text) > len(prompt.text) else ()
         sides.append(Rendered(text, trained, ((0, len(text)),), values))
     return tuple(sides)
@@ -164,7 +166,9 @@ def _run(template: HfTemplate, messages: _Messages, *, add_generation_prompt: bo
     """The text and the spans between the marks."""
     compiled, mark = _compiled(template.source)
     if any(c in m["content"] for m in messages for c in mark):
-        raise BadRow("control-token", "a value holds a character that marks spans here (a private one of Unicode)")
+        raise BadRow(
+            "control-token", "a value contains a private-use Unicode character that is reserved for marks here"
+        )
     pieces, length = [], 0
     try:
         with _time_limit():
@@ -174,15 +178,15 @@ def _run(template: HfTemplate, messages: _Messages, *, add_generation_prompt: bo
                 pieces.append(piece)
                 length += len(piece)
                 if length > MAX_TEXT:
-                    raise BadRow("template", f"the chat template makes more than {MAX_TEXT:,} characters of this row")
+                    raise BadRow("template", f"the chat template renders this row to more than {MAX_TEXT:,} characters")
     except BadRow:
         raise
     except TimeoutError as error:
-        raise BadRow("template", f"the chat template takes more than {MAX_TIME_S:g} s for this row") from error
+        raise BadRow("template", f"the chat template needs more than {MAX_TIME_S:g} s for this row") from error
     except (TemplateError, RecursionError, MemoryError, ArithmeticError, LookupError, TypeError, ValueError) as error:
         raise BadRow("template", f"the chat template refuses this row: {one_line(str(error), 200)}") from error
     except AttributeError as error:
-        raise BadRow("template", f"the chat template breaks on this row: {one_line(str(error), 200)}") from error
+        raise BadRow("template", f"the chat template fails on this row: {one_line(str(error), 200)}") from error
     return _unmark("".join(pieces), mark)
 
 
@@ -193,7 +197,7 @@ def _unmark(text: str, mark: tuple[str, str]) -> tuple[str, list[Span]]:
     for at, part in enumerate(text.split(opening)):
         inside, closed, after = part.partition(closing)
         if (at > 0) != bool(closed) or closing in after:
-            raise BadRow("template", "the chat template nests {% generation %} or cuts it apart")
+            raise BadRow("template", "the chat template has nested or unbalanced {% generation %} marks")
         if not closed:
             parts.append(part)
             length += len(part)
@@ -209,7 +213,7 @@ def _unmark(text: str, mark: tuple[str, str]) -> tuple[str, list[Span]]:
 
 @contextmanager
 def _time_limit() -> Iterator[None]:
-    """Raises TimeoutError where a template does not end; not outside the main thread, which signals do not reach."""
+    """Raises TimeoutError if a template does not end in time; only in the main thread, because it uses a signal."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -227,7 +231,7 @@ def _time_limit() -> Iterator[None]:
 
 
 class _Generation(Extension):
-    """``{% generation %} … {% endgeneration %}``: what stands inside is written between the two marks."""
+    """``{% generation %} … {% endgeneration %}``: the text inside is written between the two marks."""
 
     tags = frozenset({"generation"})  # type: ignore[assignment]
 
@@ -242,22 +246,22 @@ class _Generation(Extension):
 
 
 _WIDENING = frozenset({"center", "expandtabs", "ljust", "rjust", "zfill"})
-"""Methods of texts that make one as long as they are told."""
+"""String methods that can create a text of any length."""
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
-    """Nothing makes a long text in one step: ``"x" * 10**10`` would fill the memory before any limit is asked."""
+    """Refuses what creates a long text in one step: ``"x" * 10**10`` fills the memory before any limit applies."""
 
     intercepted_binops = frozenset({"*", "**", "%"})
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         if operator == "**" or not all(isinstance(v, int | float) for v in (left, right)):
-            raise TemplateError(f"the operator {operator} is not allowed here")
+            raise TemplateError(f"the operator {operator} is not allowed in a template")
         return super().call_binop(context, operator, left, right)
 
     def wrap_str_format(self, value: Any) -> Any:
         if super().wrap_str_format(value) is not None:
-            raise TemplateError("str.format is not allowed here")
+            raise TemplateError("str.format is not allowed in a template")
         return None
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
@@ -268,7 +272,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 def _compiled(source: str) -> tuple[Any, tuple[str, str]]:
     if len(source) > MAX_TEMPLATE_BYTES:
         raise RefusedInput(f"the chat template has more than {MAX_TEMPLATE_BYTES >> 20} MiB")
-    # Two private characters, other ones in every process: neither a template nor a row can know them.
+    # Two private-use characters, random in every process, so that no template or row can contain them on purpose.
     pick = secrets.SystemRandom().sample(range(0xF0000, 0xFFFFD), 2)
     mark = (chr(pick[0]), chr(pick[1]))
     environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
@@ -281,7 +285,7 @@ def _compiled(source: str) -> tuple[Any, tuple[str, str]]:
     try:
         return environment.from_string(source), mark
     except (TemplateError, RecursionError, MemoryError, SyntaxError, ValueError) as error:
-        raise RefusedInput(f"the chat template is no Jinja template: {one_line(str(error), 200)}") from error
+        raise RefusedInput(f"the chat template is not a valid Jinja template: {one_line(str(error), 200)}") from error
 
 
 def _raise(message: object) -> None:
@@ -289,5 +293,5 @@ def _raise(message: object) -> None:
 
 
 def _tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None) -> str:
-    """transformers' own: no escapes of HTML."""
+    """As in transformers: without HTML escapes."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)

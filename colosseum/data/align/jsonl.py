@@ -1,4 +1,4 @@
-"""Lines of a JSONL file, one JSON object each; a bad line is told, not raised, so that all of a file can be judged."""
+"""Lines of a JSONL file, one JSON object each; bad lines are returned, not raised, to check a whole file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from colosseum.terminal import one_line
 
 
 class BadRow(Exception):
-    """A row that cannot be used: which rule it breaks (a word of the lint report) and the sentence."""
+    """A row that cannot be used: the finding's code (as in the lint report) and the message."""
 
     def __init__(self, code: str, reason: str) -> None:
         self.code, self.reason = code, reason
@@ -33,8 +33,8 @@ class Line:
 
 
 def read_lines(path: Path, start: int = 0, end: int | None = None) -> Iterator[Line]:
-    """Lines that begin in the bytes [start, end) of a file; ``start`` must be the beginning of a line. Blank ones count
-    but are not given.
+    """Lines that start in the bytes [start, end) of a file; ``start`` must be the start of a line. Blank lines are
+    counted but not returned.
 
     Raises:
         RefusedInput: the file cannot be read.

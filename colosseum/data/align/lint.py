@@ -1,6 +1,6 @@
-"""What is wrong with an alignment file, in one pass: rows by reason, and the figures of what would be trained.
+"""Checks an alignment file in one pass: rows by finding, and statistics of the training data.
 
-Without a tokenizer only the texts are judged; with one also lengths, masks and prefixes, in the runtime's own way.
+Without a tokenizer only the texts are checked; with one also lengths, masks and prefixes, as the runtime computes them.
 """
 
 from __future__ import annotations
@@ -63,54 +63,54 @@ LIMITS: Mapping[str, float | None] = {
     "empty-label": None,
     "unclosed": None,
 }
-"""Share of the file's rows that each finding may have before the lint fails; null: a note."""
+"""Maximum share of rows with each finding; above it the lint fails. None: a note, never a failure."""
 
 MEANING = {
-    "not-json": "no JSON object",
-    "not-utf8": "no UTF-8",
+    "not-json": "not a JSON object",
+    "not-utf8": "not UTF-8",
     "wrong-type": "a value of the wrong type",
-    "schema": "keys that make no row",
+    "schema": "keys that do not match any row format",
     "null": "a text that is null or missing",
     "surrogate": "half a surrogate pair",
-    "role": "an unknown or impossible speaker",
-    "role-order": "a turn where it cannot be",
-    "mixed-pair": "a text prompt with answers that are messages",
-    "mixed-schema": "rows of another kind than the first",
+    "role": "an unknown or invalid speaker",
+    "role-order": "a turn in the wrong place",
+    "mixed-pair": "a text prompt with message responses",
+    "mixed-schema": "rows of a different kind from the first",
     "control-token": "a control string inside a text: a forged turn",
     "template": "the chat template refuses it",
     "nul-character": "a NUL character in a text",
-    "prompt-prefix": "the prompt's tokens do not begin both sides: a token spans prompt and answer",
-    "same-answers": "chosen and rejected are the same",
-    "near-identical": "chosen and rejected hardly differ",
-    "duplicate": "the same as an earlier row",
+    "prompt-prefix": "the prompt's tokens are not a prefix of both sides: a token spans prompt and response",
+    "same-answers": "chosen and rejected are identical",
+    "near-identical": "chosen and rejected are nearly identical",
+    "duplicate": "a duplicate of an earlier row",
     "turn-order": "the same speaker twice in a row",
     "empty": "nothing to train on; dropped",
-    "emptied": "nothing to train on before the cut; dropped",
-    "cut": "longer than seq_length + 1 tokens; cut on the right",
+    "emptied": "nothing to train on after truncation; dropped",
+    "cut": "longer than seq_length + 1 tokens; truncated on the right",
     "too-long": "a side longer than seq_length + 1 tokens; the pair is dropped",
-    "unknown-key": "keys that nothing reads",
+    "unknown-key": "unused keys",
     "null-value": "an optional key that is null",
     "empty-label": 'label "", which writes an empty label block (null writes none)',
-    "unclosed": "an answer that does not end with end_of_turn and turn_start: it teaches no stop",
+    "unclosed": "a response that does not end with end_of_turn and turn_start: the model does not learn to stop",
 }
 
 
 @dataclass(slots=True)
 class Finding:
-    """Rows with one thing wrong."""
+    """Rows with one finding."""
 
     rows: int = 0
     examples: list[tuple[int, str]] = field(default_factory=list)
-    """Line of the file, and the sentence; the first few."""
+    """Line of the file, and the message; the first few."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
-    """Packed rows of a file."""
+    """Statistics of the packed rows of a file."""
 
     rows: int
     efficiency: float
-    """Share of their tokens that are no padding."""
+    """Share of their tokens that are not padding."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -120,18 +120,18 @@ class Report:
     rows: int = 0
     findings: dict[str, Finding] = field(default_factory=lambda: defaultdict(Finding))
     counts: Counts | None = None
-    """Of what would be trained; None without a tokenizer."""
+    """Counts of the training data; None without a tokenizer."""
     inputs: list[tuple[int, ...]] = field(default_factory=list)
     """Input tokens of each kept row's sequences."""
     longest: int = 0
-    """Tokens of the longest sequence, before any cut."""
+    """Tokens of the longest sequence, before truncation."""
     longer_chosen: int = 0
     pairs: int = 0
     chosen_size: int = 0
     rejected_size: int = 0
     """Trained tokens (characters without a tokenizer) of all chosen and all rejected answers."""
     silent_roles: tuple[str, ...] = ()
-    """Named in ``mask`` and never speaking."""
+    """Names in ``mask`` without any turn."""
 
     def add(self, code: str, line: int, reason: str = "") -> None:
         found = self.findings[code]
@@ -148,14 +148,14 @@ class Report:
         ]
 
     def figures(self, gbs: int | None) -> list[str]:
-        """Counts, lengths and, with ``gbs``, the steps of an epoch: a sentence each."""
+        """Counts, lengths and, with ``gbs``, the steps of an epoch: one sentence each."""
         lines = [f"{self.file}: {self.rows:,} rows of kind {self.kind or 'unknown'}"]
         if (counts := self.counts) is not None:
             share = counts.trained_tokens / max(1, counts.tokens)
             lines.append(f"{counts.sentence()}; longest {self.longest:,} tokens")
             lines.append(f"{counts.tokens:,} tokens, {counts.trained_tokens:,} trained ({share:.1%})")
         if (packed := self.packing(gbs)) is not None:
-            lines.append(f"task.packing: {packed.rows:,} rows, {packed.efficiency:.0%} of their tokens are no padding")
+            lines.append(f"task.packing: {packed.rows:,} rows, {packed.efficiency:.0%} of their tokens are not padding")
         if self.pairs:
             unit = "characters" if counts is None else "tokens"
             lines.append(
@@ -163,10 +163,10 @@ class Report:
                 f" {self.chosen_size / self.pairs:.1f} against {self.rejected_size / self.pairs:.1f} {unit}"
             )
         if self.silent_roles:
-            lines.append(f"named in mask and never speaking: {', '.join(self.silent_roles)}")
+            lines.append(f"named in mask but without any turn: {', '.join(self.silent_roles)}")
         if gbs is not None:
             steps, left = divmod(self.usable, gbs)
-            lines.append(f"an epoch at gbs {gbs:,}: {steps:,} steps, {left:,} samples left over")
+            lines.append(f"an epoch at gbs {gbs:,}: {steps:,} steps, {left:,} samples dropped")
         return lines
 
     def as_json(self, limits: Mapping[str, float | None], gbs: int | None) -> dict[str, Any]:
@@ -196,14 +196,14 @@ class Report:
 
     @property
     def usable(self) -> int:
-        """Samples that training would see, as far as is known."""
+        """Samples for training, as far as known."""
         return self.rows - len(self.bad_rows) if self.counts is None else self.counts.kept
 
     def packing(self, gbs: int | None) -> Packed | None:
-        """What ``task.packing`` makes of the file with one sample per micro-batch, step by step in the file's order.
+        """Packed rows of the file with one sample per micro-batch, step by step in file order.
 
         Args:
-            gbs: samples of a step; None: all at once.
+            gbs: samples per step; None: all at once.
         """
         if not self.inputs:
             return None
@@ -228,8 +228,8 @@ def lint(
     """Reads the whole file.
 
     Args:
-        spec: of the file's kind, which its first good row decides; None: no tokenizer.
-        near: normalised edit distance (characters, without a common end of turn) up to which answers hardly differ.
+        spec: the spec for the file's kind (the kind of its first valid row); None: no tokenizer.
+        near: normalised edit distance (characters, without a common end of turn) of nearly identical responses.
         tokens: control strings of the chat, without a tokenizer.
 
     Raises:
@@ -264,7 +264,7 @@ class _Linter:
                 batch, size = [], 0
         self._measure(batch)
         if not self.report.rows:
-            raise RefusedInput(f"{self.report.file} has no row")
+            raise RefusedInput(f"{self.report.file} has no rows")
         self.report.silent_roles = tuple(sorted(set(self._masked) - self._spoke))
         return self.report
 
@@ -277,14 +277,16 @@ class _Linter:
             raise content
         kind = kind_of(content)
         if kind is None:
-            raise BadRow("schema", f"no row of any kind: its keys are {', '.join(map(repr, list(content)[:5]))}")
+            raise BadRow(
+                "schema", f"does not match any row format; its keys are {', '.join(map(repr, list(content)[:5]))}"
+            )
         if self.report.kind is None:
             self.report.kind = kind
             if self._spec is not None:
                 self._encoder, self.report.counts = Encoder(self._spec(kind)), Counts()
                 self.report.seq_length = self._encoder.spec.seq_length
         if kind != self.report.kind:
-            raise BadRow("mixed-schema", f"a {kind} row in a {self.report.kind} file")
+            raise BadRow("mixed-schema", f"a {kind} row in a file of {self.report.kind} rows")
         row = parse_row(content, kind)
         self._look(line, content, row, kind)
         if self._encoder is not None:
@@ -295,7 +297,7 @@ class _Linter:
         return row, texts
 
     def _look(self, line: int, content: dict[str, Any], row: Row, kind: Kind) -> None:
-        """What is odd about a row that can be read."""
+        """Findings of a row that can be read."""
         try:
             canonical = json.dumps(content, sort_keys=True).encode()
         except RecursionError as error:
@@ -323,7 +325,7 @@ class _Linter:
         self._spoke.update(speakers)
         for before, after in pairwise(speakers):
             if before == after != "Tool":
-                self.report.add("turn-order", line, f"{after!r} twice")
+                self.report.add("turn-order", line, f"two turns of {after!r} in a row")
                 break
         if any(turn.label == "" for turn in row.turns):
             self.report.add("empty-label", line)
@@ -348,7 +350,7 @@ class _Linter:
         self.report.rejected_size += rejected
 
     def _measure(self, batch: list[tuple[int, Row, tuple[Rendered, ...]]]) -> None:
-        """Lengths, masks and prefixes, as training will have them."""
+        """Lengths, masks and prefixes, as in training."""
         if self._encoder is None or not batch:
             return
         for line, row, sides in _sides(batch, self._encoder):
@@ -394,10 +396,10 @@ def _sides(
 
 
 def limits_of(words: Sequence[str]) -> dict[str, float | None]:
-    """The limits, of which ``FINDING=SHARE`` words set some.
+    """The limits, with those given as ``FINDING=SHARE`` replaced.
 
     Raises:
-        RefusedInput: there is no such finding, or its share is none.
+        RefusedInput: there is no such finding, or its share is not valid.
     """
     return {**LIMITS, **dict(_limit(word, LIMITS) for word in words)}
 
@@ -410,7 +412,7 @@ def _limit(word: str, known: Mapping[str, float | None]) -> tuple[str, float]:
         value = -1.0
     if code not in known:
         near = tuple(get_close_matches(code, known, n=3)) or tuple(known)
-        raise RefusedInput([Fault(path="--limit", value=word, rule=f"no finding is called {code!r}", nearest=near)])
+        raise RefusedInput([Fault(path="--limit", value=word, rule=f"there is no finding {code!r}", nearest=near)])
     if not 0 <= value <= 1:
         rule = "must be FINDING=SHARE with a share from 0 to 1"
         raise RefusedInput([Fault(path="--limit", value=word, rule=rule, nearest=(f"{code}=0.05",))])

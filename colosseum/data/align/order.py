@@ -1,4 +1,4 @@
-"""Which samples make which step: every epoch in an order of its own, cut to whole global batches."""
+"""The samples of each step: every epoch has its own order and consists of whole global batches."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ Indices = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """The order of a file's samples. It depends on nothing but these four numbers: not on the layout, not on the length
-    of the run.
+    """The order of a file's samples. It depends only on these four numbers, not on the layout or the length of the run.
 
     Raises:
-        RefusedInput: there are fewer samples than one step takes.
+        RefusedInput: there are fewer samples than in one step.
     """
 
     samples: int
@@ -29,7 +28,7 @@ class Order:
 
     def __post_init__(self) -> None:
         if self.samples < self.gbs:
-            rule = f"the file has {self.samples:,} samples to train on, fewer than one step takes"
+            rule = f"the file has {self.samples:,} samples to train on, fewer than one step needs"
             raise RefusedInput([Fault(path="batch.gbs", value=self.gbs, rule=rule, nearest=(self.samples,))])
 
     @property
@@ -38,7 +37,7 @@ class Order:
 
     @property
     def left_over(self) -> int:
-        """Samples that an epoch leaves out; with ``shuffle`` others each time."""
+        """Samples that an epoch drops; with ``shuffle`` different ones in each epoch."""
         return self.samples % self.gbs
 
     def step(self, number: int) -> Indices:
@@ -55,6 +54,6 @@ class Order:
 def _order(samples: int, seed: int, epoch: int, shuffle: bool) -> Indices:
     if not shuffle:
         return np.arange(samples)
-    # Philox's raw stream is the same in every version of numpy; Generator.permutation need not be.
+    # Philox's raw stream is the same in every version of numpy; Generator.permutation may change.
     keys = np.random.Philox(key=[seed, epoch]).random_raw(samples)
     return np.argsort(keys, kind="stable")

@@ -1,8 +1,8 @@
-"""Several samples in one row of seq_length tokens, each attending to itself alone: which go together, and where each
-begins. Numpy only; the attention is the runtime's.
+"""Packs several samples into one row of seq_length tokens, each attending only to itself: which samples share a row,
+and where each starts. Numpy only; the runtime computes the attention.
 
-First-fit decreasing: the longest first, each into the first row with room. It needs at most 11/9 of the fewest rows
-that do, and 6/9 of a row (Dósa 2007, "The tight bound of first fit decreasing bin-packing algorithm").
+First-fit decreasing: the longest first, each into the first row with enough space. It needs at most 11/9 of the
+minimum number of rows, and 6/9 of a row (Dósa 2007, "The tight bound of first fit decreasing bin-packing algorithm").
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ class Packing:
     rows: tuple[tuple[int, ...], ...]
     """Indices of the samples of each row, the longest first."""
     seq_length: int
-    """Tokens of a row."""
+    """Tokens per row."""
     multiple: int
     """Every sequence is padded to a multiple of it."""
     tokens: int
-    """Of all samples, without padding."""
+    """Tokens of all samples, without padding."""
 
     @property
     def efficiency(self) -> float:
-        """Share of the rows' tokens that are no padding."""
+        """Share of the rows' tokens that are not padding."""
         return self.tokens / (len(self.rows) * self.seq_length) if self.rows else 1.0
 
 
 def padded_sizes(lengths: Lengths, multiple: int) -> Lengths:
-    """Tokens ``[samples]`` that each sample takes of a row: its sequences, each padded to a multiple.
+    """Tokens ``[samples]`` that each sample needs in a row: its sequences, each padded to a multiple.
 
     Args:
-        lengths: ``[samples]`` inputs of each sample, or ``[samples, 2]`` of pairs.
+        lengths: ``[samples]`` inputs of each sample, or ``[samples, 2]`` for pairs.
     """
     padded = -(-np.asarray(lengths, np.int64) // multiple) * multiple
     return padded.sum(axis=1) if padded.ndim == 2 else padded
@@ -52,10 +52,10 @@ def pack(lengths: Lengths, seq_length: int, multiple: int = 1) -> Packing:
     """First-fit decreasing. Equal lengths keep their order, so the same data give the same rows.
 
     Args:
-        lengths: ``[samples]`` inputs of each sample, or ``[samples, 2]`` of pairs: chosen and rejected stay in one row.
+        lengths: ``[samples]`` inputs of each sample, or ``[samples, 2]`` for pairs, which stay in one row.
 
     Raises:
-        RefusedInput: a padded sample is longer than a row, or the row is no multiple.
+        RefusedInput: a padded sample is longer than a row, or the row is not a multiple.
     """
     if seq_length % multiple:
         rule = f"must be a multiple of {multiple} with this layout and precision"
@@ -63,7 +63,7 @@ def pack(lengths: Lengths, seq_length: int, multiple: int = 1) -> Packing:
         raise RefusedInput([Fault(path="batch.seq_length", value=seq_length, rule=rule, nearest=near)])
     sizes = padded_sizes(lengths, multiple)
     if len(sizes) and sizes.max() > seq_length:
-        rule = f"a sample has {sizes.max():,} tokens with padding, more than a packed row holds"
+        rule = f"a sample has {sizes.max():,} tokens with padding, more than a packed row has"
         near = (int(-(-sizes.max() // multiple) * multiple),)
         raise RefusedInput([Fault(path="batch.seq_length", value=seq_length, rule=rule, nearest=near)])
     rows: list[list[int]] = []
@@ -78,14 +78,14 @@ def pack(lengths: Lengths, seq_length: int, multiple: int = 1) -> Packing:
 
 
 class _Rooms:
-    """A tree of maxima over the rows' free tokens: the first row with room in log(rows) steps, not one by one."""
+    """A tree of maxima over the rows' free tokens: finds the first row with enough space in log(rows) steps."""
 
     def __init__(self, rows: int) -> None:
         self._leaves = 1 << max(0, (max(rows, 1) - 1).bit_length())
         self._free: list[int] = []
 
     def first_with(self, size: int, empty: int) -> int:
-        """Takes ``size`` tokens of the first row that has them; rows never touched have ``empty``."""
+        """Reserves ``size`` tokens in the first row with enough space; unused rows have ``empty`` tokens."""
         if not self._free:
             self._free = [empty] * (2 * self._leaves)
         node = 1
@@ -101,7 +101,7 @@ class _Rooms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedRow:
-    """One row, as attention kernels for several sequences want it (THD)."""
+    """One row in the format of attention kernels for several sequences (THD)."""
 
     inputs: npt.NDArray[np.int64]
     """``[length]``"""
@@ -112,8 +112,8 @@ class PackedRow:
     position_ids: npt.NDArray[np.int64]
     """``[length]``, from 0 in every sequence."""
     cu_seqlens: npt.NDArray[np.int32]
-    """``[sequences + 1]`` where each sequence ends with its padding; what is left over at the end are sequences too, so
-    that the last is the row's length."""
+    """``[sequences + 1]`` ends of the sequences with padding; unused space at the end is split into sequences too,
+    so that the last entry is the row's length."""
     owners: npt.NDArray[np.int64]
     """``[length]``: which sequence each token belongs to, all first sides before all second ones (chosen, rejected);
     padding has the number after the last."""
@@ -122,11 +122,11 @@ class PackedRow:
 def pack_row(
     samples: Sequence[Sequence[tuple[npt.ArrayLike, npt.ArrayLike]]], length: int, multiple: int, longest: int
 ) -> PackedRow:
-    """Lays the samples of a row out.
+    """Lays out the samples of a row.
 
     Args:
-        samples: ids and mask of each sample's sequences, as ``AlignedData.sample`` gives them.
-        longest: no sequence is longer, nor a piece of what is left over: positions are below it.
+        samples: ids and mask of each sample's sequences, from ``AlignedData.sample``.
+        longest: maximum length of a sequence or of a piece of unused space; positions are below it.
     """
     inputs, targets = np.zeros(length, np.int64), np.zeros(length, np.int64)
     loss_mask, position_ids = np.zeros(length, np.bool_), np.zeros(length, np.int64)

@@ -1,7 +1,7 @@
-"""Prompts as a model was trained to read them, and the end of its answers: for generation. No torch.
+"""Prompts in the format that a model was trained on, and the end of its responses, for generation. No torch.
 
-A prompt is a text, which is tokenised as it stands, or a conversation, which the chat template writes up to the
-header of the answer.
+A prompt is a text, which is tokenised as is, or a conversation, which the chat template renders up to the header of the
+response.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class PromptRow:
 
 
 def read_prompts(path: Path, *, as_chat: bool) -> list[PromptRow]:
-    """The prompts of a JSONL file: ``{"prompt": …}``, or a row of any alignment file without its answer.
+    """The prompts of a JSONL file: ``{"prompt": …}``, or a row of any alignment file without its response.
 
     Args:
-        as_chat: a prompt that is a text is a message of the user.
+        as_chat: treat a text prompt as a user message.
 
     Raises:
-        RefusedInput: the file cannot be read, holds no row, or a row is no prompt; the first of these is named.
+        RefusedInput: the file cannot be read, has no rows, or a row is not a prompt; the message names the first one.
     """
     found = []
     for line in read_lines(path):
@@ -52,24 +52,24 @@ def read_prompts(path: Path, *, as_chat: bool) -> list[PromptRow]:
             prompt = user_says(prompt)
         found.append(PromptRow(line.number, line.content, prompt))
     if not found:
-        raise RefusedInput(f"{path} holds no row")
+        raise RefusedInput(f"{path} has no rows")
     return found
 
 
 def refused(path: Path, row: int, bad: BadRow) -> RefusedInput:
-    """The refusal of a prompts file for one row."""
+    """The error message for one row of a prompts file."""
     return RefusedInput([Fault(path="", value=None, rule=f"row {row}: {bad.reason}", where=str(path))])
 
 
 def prompt_of(row: dict[str, Any]) -> Prompt:
-    """What a row asks; the assistant's last turn, where it has one, is left out.
+    """The prompt of a row, without the assistant's last turn.
 
     Raises:
-        BadRow: there is no prompt in it.
+        BadRow: it has no prompt.
     """
     kind = kind_of(row)
     if kind is None or (kind == "preference" and not {"rejected", "rejected_response"} & row.keys()):
-        # No answer, or one side only: the other one is what will be generated.
+        # No response, or only one side: the other one will be generated.
         row = {k: v for k, v in row.items() if k not in ("chosen", "chosen_response")}
         blank: Any = "" if isinstance(row.get("prompt"), str) else {"from": ASSISTANT, "value": ""}
         row, kind = {**row, "chosen": blank, "rejected": blank}, "preference"
@@ -80,7 +80,7 @@ def prompt_of(row: dict[str, Any]) -> Prompt:
         return parsed.prompt
     turns = parsed.turns[:-1] if parsed.turns[-1].speaker == ASSISTANT else parsed.turns
     if not turns:
-        raise BadRow("role-order", "the row holds no turn but the assistant's")
+        raise BadRow("role-order", "the row has only turns of the assistant")
     return Conversation(parsed.system, turns, parsed.masked)
 
 
@@ -92,28 +92,28 @@ def user_says(text: str, before: Conversation | None = None) -> Conversation:
 
 
 def assistant_says(text: str, before: Conversation) -> Conversation:
-    """A conversation that goes on with an answer."""
+    """The conversation with a response appended."""
     return Conversation(before.system, (*before.turns, Turn(ASSISTANT, text)), before.masked)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """How a checkpoint's prompts and answers are written."""
+    """The prompt and response format of a checkpoint."""
 
     tokenizer: Path
     eod: str
     template: ChatTokens | HfTemplate | None
-    """None = it was never taught to chat."""
+    """None = it was not trained on chats."""
     seq_length: int
     response_blank: bool
-    """Whether a blank stands between prompt and answer, as prompt/response rows have it."""
+    """Whether a space separates prompt and response, as in prompt/response rows."""
     eos: tuple[int, ...]
-    """Ids that end a text."""
+    """End-of-text token ids."""
 
 
 @dataclass(slots=True)
 class Translator:
-    """Prompts to ids, ids to answers.
+    """Encodes prompts and decodes responses.
 
     Raises:
         RefusedInput: the tokenizer cannot be read.
@@ -122,7 +122,7 @@ class Translator:
 
     dialect: Dialect
     eos: frozenset[int] = field(init=False)
-    """Ids that end an answer."""
+    """Ids that end a response."""
     _encoder: Encoder = field(init=False)
     _stop: str | None = field(init=False)
 
@@ -148,7 +148,7 @@ class Translator:
         return self.dialect.template is not None
 
     def _template_end(self) -> list[int]:
-        """The special token with which a Hugging Face template ends an answer."""
+        """The special token that ends a response in a Hugging Face template."""
         if not isinstance(self.dialect.template, HfTemplate):
             return []
         side = (Turn(ASSISTANT, "x"),)
@@ -166,34 +166,34 @@ class Translator:
         """Token ids of a prompt.
 
         Raises:
-            BadRow: it is empty, too long, holds a control string, or the checkpoint has no chat template.
+            BadRow: it is empty, too long, contains a control string, or the checkpoint has no chat template.
         """
         if not isinstance(prompt, str) and self.dialect.template is None:
-            raise BadRow("schema", "the checkpoint was not taught to chat: give prompts as texts, without --chat")
+            raise BadRow("schema", "the checkpoint was not trained on chats: give prompts as texts, without --chat")
         (found,) = self._encoder.tokens([self._encoder.checked_prompt(Pair(prompt, "", ""))])
         if isinstance(found, BadRow):
             raise found
         if not len(found.ids):
             raise BadRow("empty", "the prompt is empty")
         if len(found.ids) >= self.dialect.seq_length:
-            limit = f"the model reads {self.dialect.seq_length:,} tokens, prompt and answer together"
+            limit = f"the model supports {self.dialect.seq_length:,} tokens for prompt and response together"
             raise BadRow("too-long", f"the prompt has {len(found.ids):,} tokens; {limit}")
         return [int(i) for i in found.ids]
 
     def has_ended(self, ids: Sequence[int]) -> bool:
-        """Whether an answer of these ids is at its end: an end token, or the beginning of the next turn."""
+        """Whether a response is complete: an end token, or the start of the next turn."""
         if ids[-1] in self.eos:
             return True
         if self._stop is None:
             return False
-        # A token has at least one byte, so the string lies in as many tokens as it has bytes.
+        # A token has at least one byte, so the string spans at most as many tokens as it has bytes.
         return self._stop in self._decoded(ids[-len(self._stop.encode()) :])
 
     def answer(self, ids: Sequence[int], after: int) -> str:
-        """The answer that ids say, without what ends it.
+        """The text of a response, without its end marker.
 
         Args:
-            after: the prompt's last token: at the beginning of a text some decoders drop a blank.
+            after: the prompt's last token: some decoders drop a space at the start of a text.
         """
         ended = bool(ids) and ids[-1] in self.eos
         text = self._decoded([after, *(ids[:-1] if ended else ids)])[len(self._decoded([after])) :]
@@ -204,7 +204,7 @@ class Translator:
         return text.removeprefix(" ") if self.dialect.response_blank else text
 
     def settled(self, text: str) -> str:
-        """The part of a growing answer that stays: no half character, no beginning of what may end the answer."""
+        """The final part of a streamed response: no partial character, no start of a possible end marker."""
         text = text.rstrip("\ufffd")
         template = self.dialect.template
         if isinstance(template, ChatTokens):

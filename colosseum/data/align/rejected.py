@@ -1,6 +1,6 @@
-"""Preference pairs whose rejected side a model writes: chats or prompts with a chosen answer in, pairs out.
+"""Preference pairs with a generated rejected side: reads chats or prompts with a chosen response, writes pairs.
 
-Answers are kept beside the output as they come (``OUT.partial``), so that a call that was interrupted goes on.
+Responses are saved beside the output as they arrive (``OUT.partial``), so that an interrupted call can continue.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ class Question:
     """1-based line of the file."""
     prompt: Prompt
     pair: dict[str, Any]
-    """The row that is written, all but ``rejected``."""
+    """The output row without ``rejected``."""
 
     @property
     def chosen(self) -> str:
-        """The text of the chosen answer."""
+        """The text of the chosen response."""
         side = self.pair["chosen"]
         return str(
             side if isinstance(side, str) else next(side[0][key] for key in ("value", "content") if key in side[0])
         )
 
     def with_rejected(self, answer: str, finish: str, tokens: ChatTokens) -> dict[str, Any] | None:
-        """The pair; None where the answer is empty or the chosen one."""
+        """The pair; None if the response is empty or equal to the chosen one."""
         side = self.pair["chosen"]
         if isinstance(side, str):
             end = tokens.end_of_turn + tokens.turn_start
@@ -60,10 +60,10 @@ class Question:
 
 
 def read_questions(path: Path) -> list[Question]:
-    """Rows of chats, whose last answer becomes the chosen one, or of prompts with ``chosen``.
+    """Rows of chats, whose last response becomes the chosen one, or of prompts with ``chosen``.
 
     Raises:
-        RefusedInput: the file cannot be read, is empty, or a row has no chosen answer or a rejected one already.
+        RefusedInput: the file cannot be read, is empty, or a row has no chosen response or already has a rejected one.
     """
     found = []
     for line in read_lines(path):
@@ -75,18 +75,18 @@ def read_questions(path: Path) -> list[Question]:
         except BadRow as bad:
             raise refused(path, line.number, bad) from bad
     if not found:
-        raise RefusedInput(f"{path} holds no row")
+        raise RefusedInput(f"{path} has no rows")
     return found
 
 
 def _pair(row: dict[str, Any]) -> dict[str, Any]:
     kind = kind_of(row)
     if {"rejected", "rejected_response"} & row.keys():
-        raise BadRow("schema", "the row has a rejected side already")
+        raise BadRow("schema", "the row already has a rejected side")
     if kind == "chat":
         return _pair_of_chat(row)
     if kind != "preference":
-        raise BadRow("schema", "needs a chat that ends with an answer, or a prompt with 'chosen'")
+        raise BadRow("schema", "needs a chat that ends with a response, or a prompt with 'chosen'")
     pair = {key.removesuffix("_response"): value for key, value in row.items()}
     if isinstance(pair["chosen"], dict):
         pair["chosen"] = [pair["chosen"]]
@@ -97,24 +97,24 @@ def _pair(row: dict[str, Any]) -> dict[str, Any]:
 def _pair_of_chat(row: dict[str, Any]) -> dict[str, Any]:
     parsed: Any = parse_row(row, "chat")
     if row.get("type") == "TEXT_TO_VALUE":
-        raise BadRow("schema", "type TEXT_TO_VALUE trains labels, which are no answers")
+        raise BadRow("schema", "type TEXT_TO_VALUE trains labels, not responses")
     if parsed.turns[-1].speaker != ASSISTANT or len(parsed.turns) < 2:
-        raise BadRow("role-order", "the chat does not end with an answer of the assistant")
+        raise BadRow("role-order", "the chat does not end with a response of the assistant")
     key = "conversations" if "conversations" in row else "messages"
     messages = [{k: v for k, v in message.items() if k != "label"} for message in row[key]]
     pair = {k: v for k, v in row.items() if k not in (key, "mask", "type")}
     return {**pair, "prompt": messages[:-1], "chosen": messages[-1:]}
 
 
-# --- what was answered -------------------------------------------------------------------------------------------
+# --- responses ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class Answers:
-    """Answers by row, in a file that grows by whole lines."""
+    """Responses by row, in a file to which whole lines are appended."""
 
     found: dict[int, tuple[str, str]]
-    """Text, and why it ended."""
+    """Text and finish reason."""
     _file: BinaryIO = field(repr=False)
 
     def add(self, row: int, text: str, finish: str) -> None:
@@ -125,10 +125,10 @@ class Answers:
 
 @contextmanager
 def kept(out: Path, key: list[Any]) -> Iterator[Answers]:
-    """The answers of earlier calls of the same ``key`` (data, source, settings), and a place for more.
+    """Opens the responses of earlier calls with the same ``key`` (data, source, settings), to append more.
 
     Raises:
-        RefusedInput: they are of another call, or one is running.
+        RefusedInput: they are from another call, or a call is running.
         EnvironmentFault: the file cannot be written.
     """
     partial = out.with_name(f"{out.name}.partial")
@@ -141,13 +141,13 @@ def kept(out: Path, key: list[Any]) -> Iterator[Answers]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise RefusedInput(f"{partial}: another call writes it now") from error
+            raise RefusedInput(f"{partial}: another process is writing to it") from error
         content = file.read()
-        whole = content[: content.rfind(b"\n") + 1]  # a kill tears the last line
+        whole = content[: content.rfind(b"\n") + 1]  # a killed process may leave a partial last line
         rows = [parse_object(line) for line in whole.splitlines()]
         if rows and (rows[0] is None or rows[0].get("key") != digest):
-            what = "answers to other data, of another model or with other settings"
-            raise RefusedInput(f"{partial} holds {what}: delete it, or name another OUT")
+            what = "responses for other data, from another model or with other settings"
+            raise RefusedInput(f"{partial} contains {what}: delete it, or choose another OUT")
         file.seek(len(whole))
         file.truncate()
         if not rows:
@@ -158,17 +158,17 @@ def kept(out: Path, key: list[Any]) -> Iterator[Answers]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """What became of the rows."""
+    """Counts of the rows."""
 
     pairs: int
     same: int
-    """Left out: the answer was empty, or the chosen one."""
+    """Dropped: the response was empty, or equal to the chosen one."""
     cut: int
-    """Of the pairs, those whose rejected side ended at max_tokens."""
+    """Pairs whose rejected side ended at max_tokens."""
 
 
 def write_pairs(out: Path, questions: Iterable[Question], answers: Answers, tokens: ChatTokens) -> Written:
-    """Writes the pairs in the data's order, the file at once; then the partial one goes.
+    """Writes the pairs in the data's order, atomically; then deletes the partial file.
 
     Raises:
         EnvironmentFault: the file cannot be written.
@@ -197,7 +197,7 @@ def digest(path: Path) -> str:
 
 
 class EndpointAnswerer:
-    """An endpoint answers, several questions at a time."""
+    """Generates responses with an endpoint, several prompts at a time."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint

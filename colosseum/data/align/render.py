@@ -1,6 +1,6 @@
-"""A row as the text of the chat template, with the spans that are trained and the spans that the template wrote.
+"""Renders a row as text, with the spans that are trained and the spans that the template wrote.
 
-The rules are NeMo's (2.2, gpt_sft_chat_dataset.py), its traps mended: docs/guides/align.md lists both.
+The rules are NeMo's (2.2, gpt_sft_chat_dataset.py), with its defects corrected: docs/guides/align.md lists both.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ Span = tuple[int, int]
 class Rendered:
     text: str
     trained: tuple[Span, ...]
-    """What the loss counts; the rest is context."""
+    """Spans that count in the loss; the rest is context."""
     control: tuple[Span, ...]
-    """What the template wrote, not the row: here alone a control string may stand."""
+    """Spans written by the template, not the row: only they may contain control strings."""
     values: tuple[str, ...] = ()
-    """Texts of the row that a template of Hugging Face may have put anywhere: no control string may stand in them."""
+    """Texts of the row that a Hugging Face template may have put anywhere: they must not contain control strings."""
 
 
 @dataclass(slots=True)
 class _Text:
-    """A text that grows by pieces."""
+    """A text built from pieces."""
 
     parts: list[str] = field(default_factory=list)
     length: int = 0
@@ -53,7 +53,7 @@ def render(row: Row, tokens: ChatTokens, eod: str) -> tuple[Rendered, ...]:
     """The text of an SFT row, or the two of a pair: chosen, then rejected.
 
     Args:
-        eod: end-of-document token, which closes a prompt/response row (a chat closes with ``turn_start``).
+        eod: end-of-document token, which ends a prompt/response row (a chat ends with ``turn_start``).
     """
     if isinstance(row, Conversation):
         return (_conversation(row, tokens),)
@@ -63,7 +63,7 @@ def render(row: Row, tokens: ChatTokens, eod: str) -> tuple[Rendered, ...]:
 
 
 def render_prompt(pair: Pair, tokens: ChatTokens) -> Rendered:
-    """What both sides of a pair begin with."""
+    """The common prompt of both sides of a pair."""
     text = _Text()
     _add_prompt(text, pair, tokens)
     return text.done()
@@ -90,7 +90,7 @@ def _add_system(text: _Text, system: str, tokens: ChatTokens) -> None:
 def _add_turn(text: _Text, row: Conversation, at: int, turn: Turn, tokens: ChatTokens) -> None:
     text_to_value = row.order == "TEXT_TO_VALUE"
     masked = turn.speaker in row.masked or (at == 0 and not text_to_value)
-    # After a trained turn the next turn_start is what the model must learn to stop at.
+    # After a trained turn the model must learn to stop: at the next turn_start.
     stops = turn.speaker in row.masked and at > 1
     value = not masked and not text_to_value
     text.add(tokens.turn_start, trained=stops, control=True)
@@ -105,7 +105,7 @@ def _add_turn(text: _Text, row: Conversation, at: int, turn: Turn, tokens: ChatT
 
 def _add_name(text: _Text, name: str, tokens: ChatTokens) -> None:
     if tokens.end_of_name in name:
-        raise BadRow("control-token", f"the speaker {name!r} holds end_of_name")
+        raise BadRow("control-token", f"the speaker name {name!r} contains end_of_name")
     text.add(name)
     text.add(tokens.end_of_name, control=True)
 
@@ -114,14 +114,14 @@ def _add_label(text: _Text, label: str | None, tokens: ChatTokens, *, trained: b
     if label is None:
         return
     if tokens.end_of_name in label:
-        raise BadRow("control-token", "a label holds end_of_name, which ends a label")
+        raise BadRow("control-token", "a label contains end_of_name, which ends a label")
     text.add(tokens.label_start, control=True)
     text.add(label, trained=trained)
     text.add(tokens.end_of_name, trained=trained, control=True)
 
 
 def _prompt_response(row: PromptResponse, eod: str) -> Rendered:
-    """NeMo's prompt_template "{input} {output}" with add_eos: the blank belongs to the response."""
+    """NeMo's prompt_template "{input} {output}" with add_eos: the space belongs to the response."""
     text = _Text()
     text.add(row.prompt)
     text.add(f" {row.response}", trained=True)
@@ -143,7 +143,7 @@ def _side(pair: Pair, side: str | tuple[Turn, ...], tokens: ChatTokens) -> Rende
 
 def _add_prompt(text: _Text, pair: Pair, tokens: ChatTokens) -> None:
     if isinstance(pair.prompt, str):
-        text.add(pair.prompt, control=True)  # it carries the template itself
+        text.add(pair.prompt, control=True)  # it contains the template text itself
         return
     _add_system(text, pair.prompt.system, tokens)
     for turn in pair.prompt.turns:
@@ -156,7 +156,7 @@ def _add_prompt(text: _Text, pair: Pair, tokens: ChatTokens) -> None:
 
 
 def _add_response(text: _Text, response: str, tokens: ChatTokens) -> None:
-    """Nothing is appended: a text that is to teach the stop ends with ``end_of_turn`` and ``turn_start``."""
+    """Nothing is appended: to train the model to stop, a text must end with ``end_of_turn`` and ``turn_start``."""
     end = tokens.end_of_turn + tokens.turn_start
     closed = response.endswith(end)
     text.add(response.removesuffix(end) if closed else response, trained=True)
@@ -166,5 +166,5 @@ def _add_response(text: _Text, response: str, tokens: ChatTokens) -> None:
 
 
 def control_strings(tokens: ChatTokens) -> Sequence[str]:
-    """Those that text cannot hold by chance: a control string of white space alone is none."""
+    """Control strings that normal text cannot contain: not those of white space only."""
     return [t for t in tokens.model_dump().values() if t.strip()]

@@ -1,4 +1,4 @@
-"""A JSON object of an alignment file as a typed row; anything else is a BadRow that says which key is wrong.
+"""Parses a JSON object of an alignment file into a typed row; otherwise raises a BadRow that names the wrong key.
 
 Three kinds of file (``Kind``):
 
@@ -21,7 +21,7 @@ Kind = Literal["chat", "prompt_response", "preference"]
 LabelOrder = Literal["VALUE_TO_TEXT", "TEXT_TO_VALUE"]
 ASSISTANT = "Assistant"
 ROLES = ("system", "user", "assistant", "tool")
-"""Of ``{"role", "content"}`` messages. In the chat text they are System, User, Assistant and Tool."""
+"""Roles of ``{"role", "content"}`` messages. In the chat text they are System, User, Assistant and Tool."""
 KNOWN_KEYS: dict[Kind, frozenset[str]] = {
     "chat": frozenset({"system", "conversations", "mask", "type", "messages"}),
     "prompt_response": frozenset({"prompt", "response", "input", "output"}),
@@ -57,7 +57,7 @@ class PromptResponse:
 @dataclass(frozen=True, slots=True)
 class Pair:
     prompt: str | Conversation
-    """A text carries the chat template itself."""
+    """The prompt is a text that already contains the chat template."""
     chosen: str | tuple[Turn, ...]
     rejected: str | tuple[Turn, ...]
 
@@ -66,7 +66,7 @@ Row = Conversation | PromptResponse | Pair
 
 
 def kind_of(row: dict[str, Any]) -> Kind | None:
-    """The kind of file that the row's keys belong to; None where they are of no kind."""
+    """The row format that the keys belong to; None if they match no format."""
     if any(key in row for key in ("chosen", "chosen_response", "rejected", "rejected_response")):
         return "preference"
     if "conversations" in row or "messages" in row:
@@ -77,7 +77,7 @@ def kind_of(row: dict[str, Any]) -> Kind | None:
 
 
 def parse_row(row: dict[str, Any], kind: Kind) -> Row:
-    """The typed row.
+    """Parses a typed row.
 
     Raises:
         BadRow: a key is missing, given under two names, or of the wrong type.
@@ -103,7 +103,7 @@ def _conversation(row: dict[str, Any]) -> Conversation:
 
 
 def _turns(given: Any, key: str) -> tuple[Turn, ...]:
-    """Of ``from`` and ``value``."""
+    """A turn with ``from`` and ``value``."""
     turns = []
     for at, message in enumerate(_list_of_objects(given, key)):
         where = f"{key}[{at}]"
@@ -114,7 +114,7 @@ def _turns(given: Any, key: str) -> tuple[Turn, ...]:
 
 
 def _messages(given: Any, key: str) -> Conversation:
-    """Of ``role`` and ``content``; every role but the assistant's is masked."""
+    """A turn with ``role`` and ``content``; every role except the assistant is masked."""
     system, turns = "", []
     for at, message in enumerate(_list_of_objects(given, key)):
         where = f"{key}[{at}]"
@@ -128,7 +128,7 @@ def _messages(given: Any, key: str) -> Conversation:
         else:
             turns.append(Turn(role.capitalize(), content))
     if not turns:
-        raise BadRow("schema", f"{key} holds no turn")
+        raise BadRow("schema", f"{key} has no turns")
     return Conversation(system, tuple(turns), frozenset({"User", "Tool"}))
 
 
@@ -139,9 +139,9 @@ def _pair(row: dict[str, Any]) -> Pair:
     sides = [_side(row, name) for name in ("chosen", "rejected")]
     if isinstance(prompt, str):
         if row.get("system") is not None:
-            raise BadRow("schema", "a prompt that is a text carries its system text itself: no key 'system'")
+            raise BadRow("schema", "a text prompt must contain its system text: the key 'system' is not allowed")
         if not all(isinstance(side, str) for side in sides):
-            raise BadRow("mixed-pair", "a prompt that is a text needs chosen and rejected as texts")
+            raise BadRow("mixed-pair", "a text prompt needs chosen and rejected as texts")
         return Pair(_text(prompt, "prompt"), *sides)
     context = _any_messages(prompt, "prompt")
     if row.get("system") is not None:
@@ -173,7 +173,7 @@ def _any_messages(given: Any, key: str) -> Conversation:
 
 def _list_of_objects(given: Any, key: str) -> list[dict[str, Any]]:
     if not isinstance(given, list) or not given or not all(isinstance(m, dict) for m in given):
-        raise BadRow("wrong-type", f"{key} must be a list of objects, and not an empty one")
+        raise BadRow("wrong-type", f"{key} must be a non-empty list of objects")
     return given
 
 
@@ -193,9 +193,9 @@ def _text(value: Any, where: str) -> str:
     if value is None:
         raise BadRow("null", f"{where} is null or missing")
     if not isinstance(value, str):
-        raise BadRow("wrong-type", f"{where} must be a text, not {type(value).__name__}")
+        raise BadRow("wrong-type", f"{where} must be a string, not {type(value).__name__}")
     if not is_text(value):
-        raise BadRow("surrogate", f"{where} holds half a surrogate pair, which is no Unicode text")
+        raise BadRow("surrogate", f"{where} contains half a surrogate pair, which is not valid Unicode")
     return value
 
 

@@ -1,4 +1,4 @@
-"""One row as training sees it, token by token: trained, context, padding, cut off."""
+"""One row as training sees it, token by token: trained, context, padding or cut off."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ State = Literal["trained", "context", "padding", "cut"]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Tokens next to each other, with what they stand for. One token, but padding is one cell."""
+    """A token with its text; adjacent padding is one cell."""
 
     state: State
     text: str
@@ -66,7 +66,7 @@ def look(file: Path, number: int, encoder: Encoder) -> list[View]:
         names = ("chosen", "rejected") if len(texts) == 2 else ("row",)
         pairs = zip(names, texts, tokens, strict=True)
         return [_view(n, text, t, encoder.spec.seq_length) for n, text, t in pairs if isinstance(t, Tokens)]
-    rule = "no row stands on this line"
+    rule = "there is no row on this line"
     raise RefusedInput([Fault(path="--row", value=number, rule=rule, nearest=(last,), where=str(file))])
 
 
@@ -75,7 +75,7 @@ def _view(name: str, text: Rendered, tokens: Tokens, seq_length: int) -> View:
     for at, (identity, trained, (start, stop)) in enumerate(
         zip(tokens.ids.tolist(), tokens.mask.tolist(), tokens.spans.tolist(), strict=True)
     ):
-        # A token that stands for a part of a character shows it once.
+        # A character of several tokens is shown once.
         shown = text.text[max(start, end) : stop]
         end = max(end, stop)
         state: State = "cut" if at >= limit else "trained" if trained and at else "context"
@@ -86,7 +86,7 @@ def _view(name: str, text: Rendered, tokens: Tokens, seq_length: int) -> View:
 
 
 def visible(text: str) -> str:
-    """Text whose line ends and blanks can be seen."""
+    """Text with visible line ends and spaces."""
     shown = text.replace("\r", "␍").replace("\n", "⏎").replace("\t", "⇥")
     return clean(shown)
 
@@ -102,7 +102,7 @@ span { border-radius: 3px; padding: 2px 0; box-shadow: inset -1px 0 #fff8; white
 
 
 def as_html(views: Sequence[View], title: str) -> str:
-    """One page without scripts and without anything from elsewhere; a token's id shows under the pointer."""
+    """One HTML page without scripts and external resources; a token's id is shown as a tooltip."""
     parts = [
         "<!doctype html>\n<html lang=en>\n<meta charset=utf-8>\n",
         f"<title>{html.escape(clean(title))}</title>\n<style>{STYLE}</style>\n<h1>{html.escape(clean(title))}</h1>\n",
@@ -123,7 +123,7 @@ def _span(cell: Cell) -> str:
 
 
 def as_text(view: View) -> list[tuple[State, str]]:
-    """Stretches of one state with their text."""
+    """Consecutive tokens of one state with their text."""
     found: list[tuple[State, str]] = []
     for state, cells in groupby(view.cells, key=lambda c: c.state):
         each = list(cells)

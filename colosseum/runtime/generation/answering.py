@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def translator_of(folder: Path) -> Translator:
-    """How a checkpoint's prompts and answers are written."""
+    """The prompt and response format of a checkpoint."""
     metadata = read_metadata(folder)
     return Translator(dialect_of(origin_of(folder, metadata), metadata))
 

@@ -185,9 +185,9 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "other": ("llama2", {"architectures": ["FalconForCausalLM"]}, "FalconForCausalLM"),
     "activation": ("llama2", {"hidden_act": "gelu_pytorch_tanh"}, "gelu_pytorch_tanh"),
     "quantized": ("llama2", {"quantization_config": {"bits": 4}}, "quantization_config"),
-    "shape": ("llama2", {"intermediate_size": 128}, "config.json makes it [128, 64]"),
+    "shape": ("llama2", {"intermediate_size": 128}, "must have shape [128, 64] by config.json"),
     "layers": ("nemotron", {"num_hidden_layers": 4}, "model.layers.3.input_layernorm.weight: is missing"),
-    "fewer": ("nemotron", {"num_hidden_layers": 2}, "is no tensor of NemotronForCausalLM"),
+    "fewer": ("nemotron", {"num_hidden_layers": 2}, "is not a tensor of NemotronForCausalLM"),
     "text": ("llama2", {"hidden_size": "64"}, "hidden_size = '64'"),
     "absent": ("llama2", {"hidden_size": None}, "hidden_size"),
 }
@@ -208,7 +208,7 @@ def test_folders_that_are_none(tmp_path: Path) -> None:
     shard = whole / "model-00002-of-00003.safetensors"
     data = shard.read_bytes()
     for damage, text in (
-        (data[:-1], "is it cut short"),
+        (data[:-1], "may be truncated"),
         (data[:4], "cannot be read"),
         (b"\xff" * 64, "cannot be read"),
         (None, "missing"),
@@ -221,7 +221,7 @@ def test_folders_that_are_none(tmp_path: Path) -> None:
     shard.write_bytes(data)
     index = whole / "model.safetensors.index.json"
     index.write_text(index.read_text().replace("model-00001", "../model-00001"))
-    with pytest.raises(RefusedInput, match="no file of its folder"):
+    with pytest.raises(RefusedInput, match="not a file in its folder"):
         import_hf(whole, tmp_path / "out")
     for path in (index, *whole.glob("*.safetensors")):
         path.unlink()
@@ -266,7 +266,7 @@ def test_a_kill_leaves_nothing_that_passes_for_whole(imported: Path, tmp_path: P
     assert done.returncode == -signal.SIGKILL, done.stderr
     (left,) = tmp_path.iterdir()
     assert left.name.startswith(".out.") and (left / ".metadata").is_file()
-    with pytest.raises(RefusedInput, match="no finished checkpoint"):
+    with pytest.raises(RefusedInput, match="not a complete checkpoint"):
         read_metadata(left)
     import_hf(source, out)
     assert read_metadata(out).step == 0

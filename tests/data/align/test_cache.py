@@ -60,7 +60,7 @@ def test_length_rule_of_sft(special_file: Path, tmp_path: Path) -> None:
     assert data.rows.tolist() == [1, 2, 4]
     assert data.counts.cut_tokens == 1
     header = 4  # shorter than any question: the cut takes all that is trained
-    with pytest.raises(RefusedInput, match=r"0 of 4 .* 1 dropped .*; 3 dropped .*before the cut"):
+    with pytest.raises(RefusedInput, match=r"0 of 4 .* 1 dropped .*; 3 dropped .*after truncation"):
         build_cache(rows, spec(special_file, seq_length=header), tmp_path)
 
 
@@ -131,7 +131,7 @@ def test_damage_is_refused(special_file: Path, tmp_path: Path) -> None:
     ids.write_bytes(ids.read_bytes()[:-2])
     with pytest.raises(RefusedInput, match="damaged"):
         open_cache(data.folder)
-    with pytest.raises(RefusedInput, match="no finished cache"):
+    with pytest.raises(RefusedInput, match="not a complete cache"):
         open_cache(tmp_path)
     with pytest.raises(RefusedInput, match="cannot read"):
         build_cache(tmp_path / "none.jsonl", spec(special_file), tmp_path)

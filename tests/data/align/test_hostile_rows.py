@@ -120,7 +120,7 @@ def _neighbours_are_untouched(good: list[tuple[int, list[Tokens]]], file: Path, 
     try:
         data = build_cache(alone, its, file.parent / "cache", processes=1, part_bytes=999)
     except RefusedInput as refused:
-        assert "no row to train on" in str(refused)
+        assert "no rows to train on" in str(refused)
         return
     for at in range(len(data)):
         for sample, tokens in zip(data.sample(at), good[data.rows[at] - 1][1], strict=True):

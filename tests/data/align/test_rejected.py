@@ -220,7 +220,7 @@ def test_failures_are_sentences(data: Path, server: Server, capsys: pytest.Captu
     write_rows(data, [row(0)])
     server.replies = lambda *_: (500, {}, b"down")
     assert main(command(server)) == 4
-    assert "gave no answer in 6 attempts: HTTP 500: down" in said()
+    assert "did not respond in 6 attempts: HTTP 500: down" in said()
     assert len(server.asked) == 6
     server.replies = lambda *_: (401, {}, f"bad key {KEY}".encode())
     assert main(command(server, "b.jsonl")) == 3
@@ -235,7 +235,7 @@ def test_a_server_that_hangs_or_is_not_there(server: Server) -> None:
     ended = threading.Event()
     server.replies = lambda *_: (ended.wait(5), chat("late"))[1]
     hanging = Endpoint(url=server.url, model="m", timeout_s=0.1, attempts=2, wait_s=0.01)
-    with pytest.raises(RunFailed, match="no answer in 2 attempts: timed out"):
+    with pytest.raises(RunFailed, match="did not respond in 2 attempts: timed out"):
         hanging.answer("x", [], {})
     ended.set()
     with pytest.raises(RunFailed, match="Connection refused"):
@@ -252,16 +252,16 @@ def test_words_that_are_refused(data: Path, server: Server, capsys: pytest.Captu
         (["--from", "x", "--key-from", "THE_KEY"], "--key-from needs --endpoint"),
         ([*url, "--model", "m", "--key-from", "NOT_SET"], "is not set in the environment"),
         (["--endpoint", "ftp://x", "--model", "m"], "must be http://HOST"),
-        (["--endpoint", f"http://me:{KEY}@x/v1", "--model", "m"], "must hold no password"),
+        (["--endpoint", f"http://me:{KEY}@x/v1", "--model", "m"], "must not contain a password"),
     ):
         assert main(["align", "generate-rejected", "sft.jsonl", "pairs.jsonl", *words]) == 2
         shown = capsys.readouterr().err
         assert text in " ".join(shown.split())
         assert KEY not in shown
     for bad, text in (
-        ({**row(0), "rejected": "x"}, "row 1: the row has a rejected side already"),
-        ({"system": "", "conversations": row(0)["conversations"][:1]}, "does not end with an answer"),
-        ({"prompt": "x", "response": "y"}, "needs a chat that ends with an answer"),
+        ({**row(0), "rejected": "x"}, "row 1: the row already has a rejected side"),
+        ({"system": "", "conversations": row(0)["conversations"][:1]}, "does not end with a response"),
+        ({"prompt": "x", "response": "y"}, "needs a chat that ends with a response"),
         ({**row(0), "type": "TEXT_TO_VALUE"}, "trains labels"),
         ({"prompt": "x", "chosen": 3}, "row 1: "),
     ):
