@@ -1,4 +1,4 @@
-/* A SPANK plugin that takes pyxis' options and starts no container: job scripts parse as on a cluster that has pyxis,
+/* A SPANK plugin with pyxis' options that starts no container: job scripts are parsed as on a cluster with pyxis,
  * and each task finds the values it was given as PYXIS_STUB_CONTAINER_IMAGE and so on.
  * Options: https://github.com/NVIDIA/pyxis (README, "Usage"). */
 #include <slurm/spank.h>

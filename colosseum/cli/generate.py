@@ -72,7 +72,7 @@ def generate(
     sampling = {"max_tokens": max_tokens, "temperature": temperature, "top_p": top_p, "seed": seed}
     if prompts is None:
         if chat and not translator.can_chat:
-            raise RefusedInput("the checkpoint was not taught to chat: leave --chat out, and it goes on with your text")
+            raise RefusedInput("the checkpoint was not trained on chats: omit --chat to continue your text")
         with loaded(folder, translator, note, as_trained=as_trained) as engine:
             _talk(engine, translator, sampling)
         return
@@ -100,8 +100,8 @@ def _write(rows: list[dict[str, Any]], out: Path | None) -> None:
 
 
 def _talk(engine: Engine, translator: Translator, settings: dict[str, Any]) -> None:
-    """Lines of the user and answers, until the end of the input. A checkpoint that cannot chat goes on with a text."""
-    note("an empty line begins a new chat, Ctrl-D ends" if translator.can_chat else "Ctrl-D ends")
+    """Reads user lines and prints responses until end of input. Without chat training it continues the texts."""
+    note("an empty line starts a new chat, Ctrl-D ends" if translator.can_chat else "Ctrl-D ends")
     before = None
     while (line := _line()) is not None:
         if not line:

@@ -43,10 +43,9 @@ def generate_rejected(
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Write preference pairs: the answer of the data is chosen, that of a model rejected.
+    """Write preference pairs: the response of the data is chosen, that of a model rejected.
 
-    A call that was interrupted goes on where it stood when it is given again. Answers that are empty or the chosen one
-    are left out.
+    Run an interrupted command again to continue it. Responses that are empty or equal to the chosen one are dropped.
     """
     refuse_existing(out, "OUT")
     if (source is None) == (endpoint is None) or (endpoint is None) != (model is None):

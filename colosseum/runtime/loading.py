@@ -204,7 +204,7 @@ def _causes(error: BaseException) -> list[BaseException]:
 def _scaling_state_allowed() -> Iterator[None]:
     """Lets Transformer Engine read what delayed scaling remembers: a pickle that `reading.check_scaling` has seen.
 
-    Without it the scales would begin anew.
+    Without it the scales would be reset.
     """
     before = os.environ.get(PICKLED_SCALES)
     os.environ[PICKLED_SCALES] = "1"

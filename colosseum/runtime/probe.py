@@ -16,10 +16,10 @@ SHARES_OF = 10_000
 
 
 def probe(recipe: Recipe, samples: Samples, first: int) -> dict[str, Any]:
-    """The samples that training goes on with at ``first``: a row for events.jsonl.
+    """The next training samples from ``first`` on: a row for events.jsonl.
 
     Returns:
-        ``samples``: source, the text (ids where the tokenizer is no tokenizer.json), tokens, and how many of them the
+        ``samples``: source, the text (ids if there is no tokenizer.json), tokens, and how many of them the
         loss does not count; ``shares``: of tokens by source over the next samples.
     """
     decode = _decoder(recipe)

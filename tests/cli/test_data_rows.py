@@ -36,7 +36,7 @@ def test_lint(columns: int, cli: Cli, files: Path, monkeypatch: pytest.MonkeyPat
     assert done.code == 4
     assert "over the limit: " in done.said
     assert "control-token" in done.out
-    assert "2: a text of the row holds '<extra_id_1>'" in " ".join(done.out.split())
+    assert "2: a text of the row contains the control string '<extra_id_1>'" in " ".join(done.out.split())
     assert "\x1b[2J" not in done.out
 
 

@@ -25,15 +25,15 @@ def checkpoint(tmp_path: Path) -> Path:
 def test_refusals(checkpoint: Path, cli: Cli, tmp_path: Path) -> None:
     prompts = tmp_path / "p.jsonl"
     for words, rows, said in (
-        (["nowhere", "--prompts", "p.jsonl"], [], "neither the path of a checkpoint nor a run"),
+        (["nowhere", "--prompts", "p.jsonl"], [], "neither a path nor the name of a run"),
         (["ckpt"], [], "give --prompts FILE, or run it in a terminal to chat"),
         (["ckpt", "--out", "x.jsonl"], [], "--out needs --prompts FILE"),
         (["ckpt", "--prompts", "p.jsonl", "--out", "p.jsonl"], [], "already exists"),
         (["ckpt", "--prompts", "absent.jsonl"], [], "cannot read absent.jsonl"),
         (["ckpt", "--prompts", "p.jsonl"], [], "p.jsonl has no rows"),
         (["ckpt", "--prompts", "p.jsonl"], [{"prompt": "w20"}, {"prompt": 3}], "row 2: prompt must be"),
-        (["ckpt", "--prompts", "p.jsonl"], [{"messages": [USER]}], "row 1: the checkpoint was not taught to chat"),
-        (["ckpt", "--prompts", "p.jsonl", "--chat"], [{"prompt": "w20"}], "not taught to chat"),
+        (["ckpt", "--prompts", "p.jsonl"], [{"messages": [USER]}], "row 1: the checkpoint was not trained on chats"),
+        (["ckpt", "--prompts", "p.jsonl", "--chat"], [{"prompt": "w20"}], "not trained on chats"),
         (["ckpt", "--prompts", "p.jsonl"], [{"prompt": "w20 " * 2000}], "row 1: the prompt has 2,000 tokens"),
         (["ckpt", "--prompts", "p.jsonl", "--top-p", "2"], [], "--top-p"),
         (["ckpt", "--prompts", "p.jsonl", "--max-tokens", "0"], [], "--max-tokens"),

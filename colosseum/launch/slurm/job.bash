@@ -228,7 +228,7 @@ go_on() { # RANK: whose node is at fault, if one is
   exit 0
 }
 
-killed_rank() { # the first one that srun told of in this attempt, as a rank that is killed leaves no word itself
+killed_rank() { # the first one in srun's messages of this attempt: a killed rank writes no outcome.json itself
   local task
   task=$(tail -c "+$((log_begins + 1))" "logs/job-$SLURM_JOB_ID.out" \
     | sed -nE 's/^srun: error: [^ ]+: tasks? ([0-9]+).*: (.*)$/\1 \2/p' | head -n 1)

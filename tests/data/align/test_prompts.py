@@ -113,7 +113,7 @@ def test_bad_files_name_their_first_bad_row(tmp_path: Path) -> None:
     good = {"prompt": "x"}
     for row, reason in (
         ({"text": "x"}, "row 2: no key 'prompt'"),
-        ({"prompt": 3}, "row 2: prompt must be a list"),
+        ({"prompt": 3}, "row 2: prompt must be a non-empty list"),
         ({"prompt": None}, "row 2: prompt"),
         ([1], "row 2: a row must be a JSON object"),
         ({"conversations": [ASSISTANT]}, "row 2: the row has only turns of the assistant"),
