@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from colosseum.engines import fields
 from colosseum.engines.fields import table
 from colosseum.engines.nemo1.config import config
 from colosseum.engines.nemo1.engine import Nemo1Engine
+from colosseum.engines.nemo1.nemo_file import configuration
 from colosseum.engines.registry import engine_of
 from tests.engines.conftest import Rendered, Resolved
 
@@ -220,3 +223,42 @@ def test_a_validation_interval_that_lightning_does_not_start_with(
     recipe = resolved("colosseum-355b/cpt-4k-bf16", *words)
     found = {fault.path: fault.nearest for fault in engine_of(engine).faults(recipe)}
     assert found == ({"train.val_every_steps": (50,)} if refused else {})
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"num_layers: " + b"[" * 5000,
+        b"a: &a [1, 1]\nb: &b [*a, *a]\n" + b"c: [" + b"*b, " * 200 + b"*b]\n",
+        b"a: 2020-99-99\n" + b"x: " + b"y" * 2_000_000,
+        b"\xff\xfe",
+        b"!!python/object/apply:os.system [touch owned]",
+        b"- 1\n",
+        b"",
+    ],
+    ids=["nested", "aliases", "long", "no-text", "code", "list", "empty"],
+)
+def test_a_stranger_s_nemo_is_read_with_limits(
+    text: bytes, packed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "m.nemo"
+    if packed:
+        with tarfile.open(path, "w:gz") as archive:
+            member = tarfile.TarInfo("model_config.yaml")
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text))
+    else:
+        path.mkdir()
+        (path / "model_config.yaml").write_bytes(text)
+    assert configuration(path) is None
+    if packed:  # cut off in the middle
+        path.write_bytes(path.read_bytes()[:-9])
+        assert configuration(path) is None
+    assert not (tmp_path / "owned").exists()
+
+
+def test_values_that_nemo_works_out_are_left_to_it(tmp_path: Path) -> None:
+    (tmp_path / "model_config.yaml").write_text("num_layers: 4\nffn_hidden_size: ${multiply:4,${.hidden_size}}\n")
+    assert Nemo1Engine().model_of(tmp_path) == {"num_layers": 4}

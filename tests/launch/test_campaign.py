@@ -229,7 +229,7 @@ def test_a_gate_after_a_foreign_engine_goes_by_its_recipe(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_gate_reads_the_configuration_of_a_nemo_file(tmp_path: Path, packed: bool) -> None:
-    words = ("engine=nemo1", "hardware=h100-sxm", "checkpoint.load=[weights]")
+    words = ("engine=nemo1", "hardware=h100-sxm", "checkpoint.load=[weights]", "train.val_every_steps=20")
     run, recipe = _run(tmp_path, "parent", *words)
     grown, _ = _run(tmp_path, "grown", *words, "checkpoint.from=run:parent", "model.num_layers=6")
     _complete(run)

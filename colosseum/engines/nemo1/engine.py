@@ -138,7 +138,7 @@ class Nemo1Engine(Engine):
 
     def model_of(self, checkpoint: Path) -> Mapping[str, Any] | None:
         found = configuration(checkpoint)
-        return None if found is None else {key: found[key] for key in SHAPE if found.get(key) is not None}
+        return None if found is None else {key: found[key] for key in SHAPE if isinstance(found.get(key), int)}
 
 
 def _other_model(recipe: Recipe, holds: Mapping[str, Any]) -> Iterator[Fault]:
