@@ -1,6 +1,6 @@
 """SFT and DPO: the same losses in every layout, packed and not; what they learn; resumed bit for bit.
 
-One set of processes for all runs of one rank, one for those of two: starting them takes longer than the steps.
+All runs share one start of the worker: importing takes longer than the steps.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Loads that change no loss: other padding rows, the other kind of optimizer, other layouts of a tied model.
 
-All runs share two sets of processes: a run may go on from one that stands before it.
+Those of one rank run first, in order: a run may go on from one that stands before it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """``python worker.py``: trains recipes in ranks that are forked from one process, which has imported everything.
 
-Importing megatron-core takes longer than the steps. A line of stdin is a world: {env: [of each rank], log: [of each
-rank], jobs: FILE}; the answer is a line with the ranks' exit codes. The ranks of a world train its recipes one after
-another, each under a layout of its own.
+Importing megatron-core takes longer than the steps. A line of stdin is {ranks, runs: FILE, logs: [of each rank], env};
+the answer is a line with the ranks' exit codes. Each recipe has ranks of its own, one recipe after another: a process
+that stays would keep the threads of every layout's process groups, which wake a hundred times a second.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import faulthandler
 import gc
 import json
 import os
+import socket
 import sys
 import traceback
 import warnings
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 warnings.filterwarnings("ignore")
 faulthandler.enable()
@@ -24,8 +26,10 @@ from colosseum.runtime import device  # noqa: E402
 
 device.compile_nothing_on_cpu()
 
+import torch._dynamo  # noqa: E402  (imported by the first optimizer)
 import torch.distributed as dist  # noqa: E402
-from megatron.core import parallel_state  # noqa: E402
+import torch.utils.tensorboard  # noqa: E402, F401  (by the first row)
+import xxhash  # noqa: E402, F401  (by the first save)
 
 from colosseum.recipe.schema import Recipe  # noqa: E402
 from colosseum.rundir import RunDir  # noqa: E402
@@ -38,26 +42,41 @@ def main() -> None:
     gc.freeze()  # a collection would write to, and so copy, pages that the ranks share
     for line in sys.stdin:
         world = json.loads(line)
-        ranks = []
-        for env, log in zip(world["env"], world["log"], strict=True):
-            if (pid := os.fork()) == 0:
-                _rank(env, log, world["jobs"])
-            ranks.append(pid)
-        codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ranks]
+        codes = [0] * world["ranks"]
+        for entry in json.loads(Path(world["runs"]).read_text()):
+            codes = _forked(world, entry)
+            if any(codes):
+                break
         sys.stdout.write(f"{json.dumps(codes)}\n")
         sys.stdout.flush()
 
 
-def _rank(env: dict[str, str], log: str, jobs: str) -> None:
+def _forked(world: dict[str, Any], entry: dict[str, Any]) -> list[int]:
+    """Exit codes of a recipe's ranks."""
+    count = str(world["ranks"])
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    env = {**world["env"], "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
+    env |= {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
+    pids = []
+    for rank, log in enumerate(world["logs"]):
+        if (pid := os.fork()) == 0:
+            _rank({**env, "RANK": str(rank), "LOCAL_RANK": str(rank)}, log, entry)
+        pids.append(pid)
+    return [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+
+
+def _rank(env: dict[str, str], log: str, entry: dict[str, Any]) -> None:
     """Does not return."""
-    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(out, 1)
     os.dup2(out, 2)
     os.environ.clear()
     os.environ.update(env)
     code = 1
     try:
-        _train(jobs)
+        _train(entry)
         code = 0
     except BaseException:
         traceback.print_exc()
@@ -67,28 +86,20 @@ def _rank(env: dict[str, str], log: str, jobs: str) -> None:
         os._exit(code)
 
 
-def _train(jobs: str) -> None:
+def _train(entry: dict[str, Any]) -> None:
     rank_info = parallel.RankInfo.from_env()
-    for number, entry in enumerate(json.loads(Path(jobs).read_text())):
-        recipe = Recipe.from_data(entry["recipe"])
-        if number == 0:
-            parallel.start(recipe, rank_info, 300.0)
-        else:
-            parallel.form_groups(recipe)
-            parallel.seed(recipe)
-        run = RunDir(Path(entry["run"]))
-        attempt = run.attempt(0)
-        attempt.root.mkdir(parents=True, exist_ok=True)
-        try:
-            job.train(job.Job(run=run, attempt=attempt, number=0, rank_info=rank_info), recipe, StopSignal())
-        except Exception as error:
-            if not entry["may_fail"]:
-                raise
-            (run.root / "failed.json").write_text(json.dumps(asdict(judge(error))))
-        dist.barrier()
-        parallel_state.destroy_model_parallel()
-        gc.collect()
-    dist.destroy_process_group()
+    recipe = Recipe.from_data(entry["recipe"])
+    parallel.start(recipe, rank_info, 300.0)
+    run = RunDir(Path(entry["run"]))
+    attempt = run.attempt(0)
+    attempt.root.mkdir(parents=True, exist_ok=True)
+    try:
+        job.train(job.Job(run=run, attempt=attempt, number=0, rank_info=rank_info), recipe, StopSignal())
+    except Exception as error:
+        if not entry["may_fail"]:
+            raise
+        (run.root / "failed.json").write_text(json.dumps(asdict(judge(error))))
+    dist.barrier()  # a rank that leaves ends the others
 
 
 if __name__ == "__main__":

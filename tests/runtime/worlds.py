@@ -1,4 +1,4 @@
-"""Runs recipes grouped by their number of ranks: one set of ranks a group, forked from one process (worker.py)."""
+"""Trains recipes, those of fewer ranks first, in ranks that worker.py forks for each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import json
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -53,17 +52,8 @@ def _world(ranks: int, runs: Sequence[tuple[str, Recipe]], folder: Path, *, may_
     jobs = folder / f"jobs-{ranks}-{runs[0][0].replace('/', '-')}.json"
     entries = [{"run": str(folder / name), "recipe": recipe.as_data(), "may_fail": may_fail} for name, recipe in runs]
     jobs.write_text(json.dumps(entries))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    shared = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(ranks)}
-    shared |= {"LOCAL_WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"}
     logs = [folder / f"{jobs.stem}-rank-{rank}.log" for rank in range(ranks)]
-    world = {
-        "jobs": str(jobs),
-        "env": [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)],
-        "log": [str(log) for log in logs],
-    }
+    world = {"ranks": ranks, "runs": str(jobs), "logs": [str(log) for log in logs], "env": dict(os.environ)}
     codes = _answer(json.dumps(world))
     tails = (f"rank {r}: {logs[r].read_text()[-1500:]}" for r in range(ranks) if codes[r])
     assert not any(codes), f"exit codes {codes}\n" + "\n".join(tails)
