@@ -1,4 +1,4 @@
-"""What was measured in, what to do out: pure functions that the loop obeys."""
+"""What was measured in, what to do out; the loop obeys. Nothing changes here but what the watch remembers."""
 
 from __future__ import annotations
 
