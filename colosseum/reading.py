@@ -66,12 +66,12 @@ def read_object(path: Path, limit: int = MAX_JSON) -> dict[str, Any]:
     """
     found = parse_object(read_bytes(path, limit))
     if found is None:
-        raise Unreadable(f"{path.name} holds no JSON object")
+        raise Unreadable(f"{path.name} does not contain a JSON object")
     return found
 
 
 def rows(path: Path, holding: bytes = b"") -> Iterator[dict[str, Any]]:
-    """The JSON objects of a file's lines; a torn, foreign or longer line is passed over, a missing file is empty.
+    """The JSON objects of a file's lines; truncated, invalid or too long lines are skipped, a missing file is empty.
 
     Args:
         holding: only lines with these bytes are parsed.

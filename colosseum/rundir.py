@@ -208,7 +208,7 @@ def append_line(path: Path, row: dict[str, Any]) -> None:
 
 
 def read_lines(path: Path, holding: bytes = b"") -> Iterator[dict[str, Any]]:
-    """The JSON lines of a file; a torn line is passed over, a missing file and one that cannot be read are empty.
+    """The JSON lines of a file; a truncated line is skipped, a missing file and one that cannot be read are empty.
 
     Args:
         holding: only lines with these bytes are parsed.

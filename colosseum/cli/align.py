@@ -15,6 +15,6 @@ def _align() -> None:
     """Fine-tune a model: SFT, DPO."""
 
 
-app.command("sft", help="Supervised fine-tuning; loss on the answers only.")(command_of("sft"))
+app.command("sft", help="Supervised fine-tuning; loss on the responses only.")(command_of("sft"))
 app.command()(generate_rejected)
 app.command("dpo", help="Direct preference optimisation on preference pairs.")(command_of("dpo"))

@@ -40,7 +40,7 @@ def split_words(words: list[str] | None) -> tuple[str | None, list[str]]:
     """RECIPE and the overrides.
 
     Raises:
-        RefusedInput: a second word that is no override.
+        RefusedInput: a second argument that is not an override.
     """
     recipe, overrides, faults = None, [], []
     for word in words or ():
@@ -49,7 +49,7 @@ def split_words(words: list[str] | None) -> tuple[str | None, list[str]]:
         elif recipe is None:
             recipe = word
         else:
-            rule = f"{word!r} is no override (KEY=VALUE or ~KEY), and {recipe!r} is the recipe already"
+            rule = f"{word!r} is not an override (KEY=VALUE or ~KEY), and {recipe!r} is already the recipe"
             faults.append(Fault(path="", value=word, rule=rule, where="command line"))
     if faults:
         raise RefusedInput(faults)
@@ -57,10 +57,10 @@ def split_words(words: list[str] | None) -> tuple[str | None, list[str]]:
 
 
 def recipe_and_overrides(words: list[str]) -> tuple[str, list[str]]:
-    """As ``split_words`` for a verb that cannot do without a recipe.
+    """As ``split_words``, for a command that needs a recipe.
 
     Raises:
-        RefusedInput: none was named.
+        RefusedInput: no recipe was given.
     """
     recipe, overrides = split_words(words)
     if recipe is None:

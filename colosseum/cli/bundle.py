@@ -26,11 +26,11 @@ def _group() -> None:
 
 @app.command()
 def verify(folder: Folder, as_json: Json = False) -> None:
-    """Prove that a bundle is as it was written: nothing changed, added or missing, and no script but its recipe's."""
+    """Check that nothing in a bundle was changed, added or removed, and that its scripts match its recipe."""
     if not folder.is_dir():
         raise RefusedInput(f"{folder}: no such folder")
     problems = problems_of(folder)
-    failure = RefusedInput(f"{folder} is not as it was written: " + "; ".join(problems)) if problems else None
+    failure = RefusedInput(f"{folder} was changed: " + "; ".join(problems)) if problems else None
     result = {"schema": "colosseum.bundle/1", "bundle": str(folder), "sound": not problems, "problems": problems}
     emit(as_json, result, lambda: None if problems else say(f"{folder} is unchanged since it was written"), failure)
 

@@ -57,7 +57,7 @@ def calibrate(
     runs: Runs = None,
     as_json: Json = False,
 ) -> None:
-    """Measure this machine's kernels (some minutes on a GPU), or fit a real run, and write a calibration file.
+    """Measure this machine's kernels (a few minutes on a GPU), or fit a real run, and write a calibration file.
 
     A plan uses it with --calibration FILE.
     """

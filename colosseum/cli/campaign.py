@@ -1,4 +1,4 @@
-"""``colosseum campaign run|status|resume``: stages that follow one another."""
+"""``colosseum campaign run|status|resume``: stages in sequence."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Plan and compile every 
 
 @app.callback()
 def _group() -> None:
-    """Run stages one after the other, with a gate at each hand-over."""
+    """Run stages in sequence, with a check of the checkpoint between them."""
 
 
 @app.command()
 def run(
     words: File, cluster: Cluster = None, dry_run: DryRun = False, runs: Runs = None, as_json: Json = False
 ) -> None:
-    """Submit every stage of a campaign; on this machine, run them. What was submitted is not submitted again."""
+    """Submit every stage of a campaign; on this machine, run them. Stages that were already submitted are skipped."""
     name, overrides = recipe_and_overrides(words)
     file = read_file(name)
     if dry_run:
@@ -60,13 +60,13 @@ def run(
 
 @app.command()
 def resume(campaign: Begun, cluster: Cluster = None, runs: Runs = None, as_json: Json = False) -> None:
-    """Go on with the first stage that is neither done nor on its way."""
+    """Resume from the first stage that is neither complete nor queued."""
     _go_on(find(campaign, runs_folder(runs, cluster)), as_json, again=True)
 
 
 @app.command()
 def status(campaign: Begun, cluster: Cluster = None, runs: Runs = None, as_json: Json = False) -> None:
-    """Show the stages, what each begins from and where it stands."""
+    """Show each stage, the checkpoint that it starts from and its status."""
     _show(find(campaign, runs_folder(runs, cluster)), as_json)
 
 

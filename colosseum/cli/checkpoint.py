@@ -30,12 +30,12 @@ def _group() -> None:
 @app.command()
 def inspect(
     path: CheckpointWord,
-    verify: Annotated[bool, typer.Option("--verify", help="Read every byte; compare with the checksums.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Read every byte and verify the checksums.")] = False,
     tensors: Annotated[bool, typer.Option("--tensors", help="List names, shapes and dtypes (needs torch).")] = False,
     runs: Runs = None,
     as_json: Json = False,
 ) -> None:
-    """Say what a checkpoint is: its kind, model, step, layout and size, from metadata alone."""
+    """Show the format, model, step, layout and size of a checkpoint, from metadata alone."""
     folder = checkpoint_of(path, runs)
     found = inspected(folder, tensors=tensors)
     bad = damaged(folder) if verify else []
@@ -52,7 +52,7 @@ def _show(found: Inspected, *, sound: bool) -> None:
     for name, (shape, dtype) in found.tensors.items():
         say(f"  {name} {list(shape)} {dtype}")
     if sound:
-        say("every byte is what was written")
+        say("all checksums are correct")
 
 
 def _text(value: Any) -> str:
@@ -66,26 +66,31 @@ def _text(value: Any) -> str:
 @app.command()
 def expand(
     path: CheckpointWord,
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to make; checkpoint.from=OUT begins from it.")],
+    out: Annotated[
+        Path, typer.Argument(metavar="OUT", help="Folder to create; start from it with checkpoint.from=OUT.")
+    ],
     layers: Annotated[int, typer.Option(help="Layers of the new model.")],
     at: Annotated[
-        str, typer.Option(help="Where new layers go: evenly, end, or after which layers (24,48,72,96).")
+        str,
+        typer.Option(help="Positions of new layers: evenly, end, or a list of layers to insert after (24,48,72,96)."),
     ] = "evenly",
     init: Annotated[
         Literal["identity", "copy", "random"],
-        typer.Option(help="identity: the model computes what it did. copy: the layer before. random: new weights."),
+        typer.Option(
+            help="identity: the model's output does not change. copy: copies the layer before. random: new weights."
+        ),
     ] = "identity",
     optimizer: Annotated[
         Literal["carry", "zero", "drop"],
-        typer.Option(help="Adam's moments: carry those of the old layers, begin all at zero, or save weights only."),
+        typer.Option(
+            help="Adam's moments: carry those of the old layers, reset all to zero, or drop them (weights only)."
+        ),
     ] = "carry",
-    probe: Annotated[
-        bool, typer.Option(help="Compute the logits of old and new model on this CPU and compare them.")
-    ] = True,
+    probe: Annotated[bool, typer.Option(help="Compare the logits of old and new model, computed on the CPU.")] = True,
     runs: Runs = None,
     as_json: Json = False,
 ) -> None:
-    """Grow a model: write a checkpoint with more layers, and prove what it computes."""
+    """Grow a model: write a checkpoint with more layers, and compare its logits."""
     grown = grow(checkpoint_of(path, runs), out, layers, at, init, optimizer, probe=probe)
     (layers_before, _), (before, after) = grown.layers, grown.parameters
     new, difference = ", ".join(map(str, grown.new_layers)), grown.largest_logit_difference
@@ -96,8 +101,8 @@ def expand(
         if difference is not None:
             say(f"largest difference of a logit on {PROBE} tokens in FP32: {difference:.3g}")
         elif probe:
-            note("logits were not compared: no RoPE, or a checkpoint of a release that recorded less of its model")
-        say(f"begin from it with checkpoint.from={out}")
+            note("logits were not compared: no RoPE, or a checkpoint of an older release")
+        say(f"start from it with checkpoint.from={out}")
 
     result = {"schema": "colosseum.expanded/1", **asdict(grown), "checkpoint": str(grown.checkpoint)}
     emit(as_json, result, show)

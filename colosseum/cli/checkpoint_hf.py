@@ -22,7 +22,7 @@ from colosseum.units import format_bytes
 IMPORT_SCHEMA, EXPORT_SCHEMA = "colosseum.checkpoint-import/1", "colosseum.checkpoint-export/1"
 Format = Annotated[Literal["hf"], typer.Argument(metavar="hf", help="hf: a Hugging Face folder.", show_default=False)]
 Dtype = Annotated[
-    Literal["bf16", "fp32"] | None, typer.Option("--dtype", help="Of the weights written. Default: as they are.")
+    Literal["bf16", "fp32"] | None, typer.Option("--dtype", help="dtype of the written weights. Default: unchanged.")
 ]
 
 
@@ -31,22 +31,22 @@ def import_(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder with config.json and *.safetensors.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Checkpoint folder to write.")],
     recipe_out: Annotated[
-        Path | None, typer.Option("--recipe-out", metavar="FILE", help="Also write an SFT recipe of the model.")
+        Path | None, typer.Option("--recipe-out", metavar="FILE", help="Also write an SFT recipe for the model.")
     ] = None,
     dtype: Dtype = None,
     as_json: Json = False,
 ) -> None:
-    """Turn a Hugging Face model into a checkpoint that `checkpoint.from=OUT checkpoint.load=[weights]` begins from.
+    """Convert a Hugging Face model to a checkpoint. Start from it with `checkpoint.from=OUT checkpoint.load=[weights]`.
 
-    Llama, Mistral (without sliding window) and Nemotron, with their tokenizer. OUT appears whole or not at all.
+    Llama, Mistral (without sliding window) and Nemotron, with their tokenizer. OUT appears complete or not at all.
     """
     if recipe_out is not None:
         refuse_existing(recipe_out, "--recipe-out")
         if recipe_out.suffix not in (".yaml", ".yml"):
-            rule = "a recipe's file ends in .yaml"
+            rule = "the name of a recipe must end in .yaml"
             raise RefusedInput([Fault(path="--recipe-out", value=str(recipe_out), rule=rule, where="command line")])
         if read_folder(folder).tokenizer is None:
-            rule = f"{folder} has no tokenizer that names the end of a text: a recipe without one trains on no text"
+            rule = f"{folder} has no tokenizer with an end-of-text token, which a recipe needs"
             raise RefusedInput([Fault(path="--recipe-out", value=str(recipe_out), rule=rule, where="command line")])
     needs_torch()
     from colosseum.checkpoint.hf.importing import import_hf
@@ -60,7 +60,7 @@ def import_(
     def show() -> None:
         say(f"{out}: {source.family.architecture}, {source.model.num_layers} layers, {written}")
         if recipe is None:
-            say(f"begin from it: checkpoint.from={out} checkpoint.load=[weights]")
+            say(f"start from it: checkpoint.from={out} checkpoint.load=[weights]")
         else:
             say(f"next: colosseum plan {recipe}, then colosseum align sft {recipe} data.train=FILE")
 
@@ -76,7 +76,7 @@ def export(
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Turn a checkpoint into a Hugging Face folder: weights, config, tokenizer, chat template, model card."""
+    """Convert a checkpoint to a Hugging Face folder: weights, config, tokenizer, chat template, model card."""
     checkpoint = checkpoint_of(source, runs, cluster)
     needs_torch()
     from colosseum.checkpoint.hf.exporting import export_hf
@@ -88,13 +88,13 @@ def export(
 
 
 def checkpoint_of(source: str, runs: Path | None, cluster: str | None = None) -> Path:
-    """The checkpoint folder that a word names."""
+    """The checkpoint folder of RUN, RUN@STEP or a path."""
     return find(source, lambda name: find_run(name, runs_folder(runs, cluster)))
 
 
 def needs_torch() -> None:
     if missing := [name for name in ("torch", "safetensors", "xxhash") if find_spec(name) is None]:
-        raise EnvironmentFault(f"weights are read with {', '.join(missing)}: pip install 'colosseum[train]'")
+        raise EnvironmentFault(f"reading weights needs {', '.join(missing)}: pip install 'colosseum[train]'")
 
 
 def _progress(word: str) -> Callable[[int, int], None]:

@@ -56,10 +56,10 @@ def check(
     job: Annotated[
         bool, typer.Option("--job", help="Also run a two-node job that checks the shared folder and the clocks.")
     ] = False,
-    time_limit: Annotated[str, typer.Option("--time", help="Time limit that your jobs will request.")] = "4h",
+    time_limit: Annotated[str, typer.Option("--time", help="Time limit of your jobs.")] = "4h",
     as_json: Json = False,
 ) -> None:
-    """Ask the cluster whether its file is right; from a login node."""
+    """Check a cluster file against the cluster; run it on a login node."""
     from colosseum.launch.slurm import cluster_check
 
     try:

@@ -32,13 +32,13 @@ def _group() -> None:
 @app.command()
 def tokenize(
     inputs: Annotated[
-        list[Path], typer.Argument(help="JSONL files (one document a line) or plain text files (each one document).")
+        list[Path], typer.Argument(help="JSONL files (one document per line) or plain text files (each one document).")
     ],
     tokenizer: Annotated[Path, typer.Option(help="tokenizer.json file.")],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Prefix of the .bin and .idx files to write.")
     ] = None,
-    key: Annotated[str, typer.Option(help="JSONL key that holds the text.")] = "text",
+    key: Annotated[str, typer.Option(help="JSONL key of the text.")] = "text",
     eod: Annotated[str, typer.Option(help="End-of-document token, appended to each document.")] = "<|endoftext|>",
     train_tokenizer: Annotated[
         int | None,
@@ -47,12 +47,12 @@ def tokenize(
     force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Turn text into the .bin/.idx pair that `data.blend` names, ready for training.
+    """Tokenize text into a .bin/.idx pair for `data.blend`.
 
-    With --train-tokenizer and no --output only the tokenizer is made.
+    With --train-tokenizer and no --output only the tokenizer is written.
     """
     if output is None and train_tokenizer is None:
-        raise RefusedInput("name the files to write with --output PREFIX")
+        raise RefusedInput("give the output files with --output PREFIX")
     result: dict[str, Any] = {"schema": "colosseum.tokenized/1", "tokenizer": str(tokenizer)}
     if train_tokenizer is not None:
         texts = (d.text for d in read_documents(inputs, key))
@@ -81,7 +81,7 @@ def _sentences(result: dict[str, Any]) -> str:
             f" from {result['characters']:,} characters"
         )
         if result["empty_documents"]:
-            text += f" ({result['empty_documents']:,} empty documents left out)"
+            text += f" ({result['empty_documents']:,} empty documents skipped)"
     return text
 
 

@@ -1,4 +1,4 @@
-"""``colosseum data lint`` and ``data mask``: alignment files, judged and looked at before any GPU is asked for."""
+"""``colosseum data lint`` and ``data mask``: checks and shows alignment files before any GPU is requested."""
 
 from __future__ import annotations
 
@@ -22,32 +22,33 @@ from colosseum.recipe.tasks import ChatTokens
 
 DEFAULT_SEQ_LENGTH = 4096
 File = Annotated[Path, typer.Argument(help="JSONL file of chats, prompts with responses, or preference pairs.")]
-SeqLength = Annotated[int, typer.Option(min=1, help="Inputs of a sequence: rows may have one token more.")]
+SeqLength = Annotated[int, typer.Option(min=1, help="Maximum inputs of a sequence; rows may have one token more.")]
 Eod = Annotated[str, typer.Option(help="End-of-document token of the tokenizer.")]
 Template = Annotated[
-    bool, typer.Option("--chat-template", help="The Hugging Face chat template beside the tokenizer, not chat_tokens.")
+    bool,
+    typer.Option("--chat-template", help="Use the Hugging Face chat template beside the tokenizer, not chat_tokens."),
 ]
 
 
 def lint(
     file: File,
     tokenizer: Annotated[
-        Path | None, typer.Option(help="tokenizer.json: also judge lengths, masks and prefixes.")
+        Path | None, typer.Option(help="tokenizer.json: also check lengths, masks and prefixes.")
     ] = None,
     seq_length: SeqLength = DEFAULT_SEQ_LENGTH,
-    gbs: Annotated[int | None, typer.Option(min=1, help="Global batch: say the steps of an epoch.")] = None,
+    gbs: Annotated[int | None, typer.Option(min=1, help="Global batch size: also print the steps of an epoch.")] = None,
     near: Annotated[
-        float, typer.Option(min=0, max=1, help="Edit distance, as a share, up to which answers hardly differ.")
+        float, typer.Option(min=0, max=1, help="Maximum edit distance, as a share, of nearly identical responses.")
     ] = 0.05,
     limit: Annotated[
         list[str] | None,
-        typer.Option(metavar="FINDING=SHARE", help="Share of rows that a finding may have, e.g. cut=0.2. Repeatable."),
+        typer.Option(metavar="FINDING=SHARE", help="Maximum share of rows with a finding, e.g. cut=0.2. Repeatable."),
     ] = None,
     eod: Eod = "<|endoftext|>",
     chat_template: Template = False,
     as_json: Json = False,
 ) -> None:
-    """Check an alignment file, all rows, before any GPU. Exit code 4 if a finding has more rows than its limit."""
+    """Check all rows of an alignment file before using any GPU. Exit code 4 if a finding is above its limit."""
     limits = limits_of(limit or ())
     spec = None if tokenizer is None else lambda kind: _spec(kind, tokenizer, eod, chat_template, seq_length)
     report = linted(file, spec=spec, near=near)
@@ -58,14 +59,14 @@ def lint(
 
 def mask(
     file: File,
-    row: Annotated[int, typer.Option(min=1, help="Line of the file, from 1, as lint names it.")],
+    row: Annotated[int, typer.Option(min=1, help="Line of the file, from 1, as in lint.")],
     tokenizer: Annotated[Path, typer.Option(help="tokenizer.json file.")],
     seq_length: SeqLength = DEFAULT_SEQ_LENGTH,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page instead.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write an HTML page instead.")] = None,
     eod: Eod = "<|endoftext|>",
     chat_template: Template = False,
 ) -> None:
-    """Show a row as training sees it: which tokens are trained, context, padding or cut off."""
+    """Show a row token by token as in training: trained, context, padding or cut off."""
     line = next((x for x in read_lines(file) if x.number >= row and not isinstance(x.content, BadRow)), None)
     kind = None if line is None else kind_of(line.content)  # type: ignore[arg-type]
     encoder = Encoder(_spec(kind or "chat", tokenizer, eod, chat_template, seq_length))
@@ -115,6 +116,6 @@ def _show(view: View) -> None:
     text = Text()
     for state, shown in as_text(view):
         before, after = marks.get(state, ("", ""))
-        # Marks as well as colours: a pipe, a log and some eyes have no colours.
+        # Marks as well as colours: pipes and logs have no colours, and some users cannot see them.
         text.append(f"{before}{shown.replace('⏎', '⏎' + chr(10))}{after}", style=styles[state])
     console.print(text, soft_wrap=False)

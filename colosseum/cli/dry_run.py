@@ -1,4 +1,4 @@
-"""``--dry-run``: what would be started. Plan and job script; the bundle itself with --out."""
+"""``--dry-run``: shows what would be started. Plan and job script; the bundle itself with --out."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _show(new: NewRun, out: Path | None) -> None:
 
 
 def _rows(new: NewRun) -> Rows:
-    """The plan in a few lines; ``colosseum plan`` says more."""
+    """The plan in a few lines; ``colosseum plan`` prints more."""
     compiled = new.compiled
     rows = heading_rows(new.shown, compiled.recipe, compiled.plan) + prediction_rows(compiled.plan)
     return [*rows, ("recipe hash", str(compiled.manifest["recipe_hash"])[:16])]

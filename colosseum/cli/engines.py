@@ -1,4 +1,4 @@
-"""``colosseum engines``: the training stacks that a recipe can name, and which of them can run one."""
+"""``colosseum engines``: the training engines, and which of them can run a recipe."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Words = Annotated[
 
 
 def engines(words: Words = None, cluster: Cluster = None, as_json: Json = False) -> None:
-    """List the engines with what each can run; with a recipe, which of them can run it."""
+    """List the engines and their tasks; with a recipe, which of them can run it."""
     if words:
         _for_recipe(words, cluster, as_json)
         return
@@ -39,7 +39,7 @@ def _show() -> None:
             ("FP8", ", ".join(about.fp8)),
             ("context parallel", about.cp),
             ("container", str(about.releases or "any with this package, such as docker/Dockerfile.mcore")),
-            ("begins from", about.reads),
+            ("starts from", about.reads),
         ]
         table = columns(rows, padding=(0, 2, 0, 2))
         table.columns[0].no_wrap = True

@@ -1,4 +1,4 @@
-"""``colosseum explain RECIPE [KEY]``: a field's value, every place that set it, who reads it, its names elsewhere."""
+"""``colosseum explain RECIPE [KEY]``: a field's value, all places that set it, its readers, its engine names."""
 
 from __future__ import annotations
 
@@ -15,14 +15,12 @@ from colosseum.recipe.load import load
 
 Words = Annotated[
     list[str],
-    words_argument(
-        "RECIPE [KEY] [KEY=VALUE]...", "A recipe, a dotted field or section (all when left out), and overrides."
-    ),
+    words_argument("RECIPE [KEY] [KEY=VALUE]...", "A recipe, a dotted field or section (default: all), and overrides."),
 ]
 
 
 def explain(words: Words, cluster: Cluster = None, as_json: Json = False) -> None:
-    """Explain a field: its value, every place that set it, who reads it, its name in other engines.
+    """Explain a field: its value, every place that sets it, which code reads it, its name in other engines.
 
     With a section, or without a key, a table of fields.
     """
@@ -46,7 +44,7 @@ def _show_one(field: Explained) -> None:
     rows = [(doc.path, text_of(field.value))]
     if doc.meaning:
         rows.append(("meaning", doc.meaning))
-    default = "no default: it must be given" if doc.required else text_of(doc.default)
+    default = "no default: required" if doc.required else text_of(doc.default)
     rows += [("legal", doc.legal), ("default", default)]
     for number, setting in enumerate(field.set_by, 1):
         rows.append(("set by" if number == 1 else "", f"{number}. {setting.where}: {text_of(setting.value)}"))

@@ -1,4 +1,4 @@
-"""What a user sees when a command fails: one message on stderr, the refusal document on stdout with --json."""
+"""Output of a command that fails: one message on stderr, and with --json the refusal document on stdout."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def guarded(command: Callable[[], Any], words: Sequence[str]) -> int:
     """Calls ``command`` and turns whatever happens into an exit code and a message.
 
     Args:
-        words: the command line; tells whether --json was asked for, whatever the parser thinks of the rest.
+        words: the command line; --json is searched in it, even if the parser rejects the rest.
     """
     as_json = "--json" in words
     try:
@@ -58,7 +58,7 @@ def guarded(command: Callable[[], Any], words: Sequence[str]) -> int:
 
 
 def _leave_stdout() -> None:
-    """Nobody takes our output any more; a flush at exit must not complain either."""
+    """The reader of our output has gone; a flush at exit must not raise either."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
@@ -77,7 +77,7 @@ def _show(error: ColosseumError, as_json: bool) -> int:
 
 
 def _usage(error: typer.TyperException, as_json: bool) -> int:
-    """The parser's own complaints, in the style of a refusal."""
+    """Errors of the argument parser, in the style of a refusal."""
     context = getattr(error, "ctx", None)
     if type(error).__name__ == "NoArgsIsHelpError":  # the message is the help text
         if text := error.format_message():
@@ -90,7 +90,7 @@ def _usage(error: typer.TyperException, as_json: bool) -> int:
 
 
 def _bug(error: BaseException, as_json: bool) -> int:
-    """Our own mistake: one sentence, and where the traceback is."""
+    """A bug of ours: one sentence, and the path of the traceback."""
     text = "".join(traceback.format_exception(error))
     if os.environ.get(DEBUG):
         sys.stderr.write(text)

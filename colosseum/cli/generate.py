@@ -1,4 +1,4 @@
-"""``colosseum generate``: answers of a checkpoint, to a file of prompts or in a chat."""
+"""``colosseum generate``: responses of a checkpoint to a file of prompts or in a chat."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from colosseum.terminal import clean
 if TYPE_CHECKING:
     from colosseum.runtime.generation.engine import Engine
 
-MaxTokens = Annotated[int, typer.Option(min=1, help="Tokens of an answer, at most.")]
-Temperature = Annotated[float, typer.Option(min=0, max=100, help="0: always the likeliest token.")]
-TopP = Annotated[float, typer.Option(min=0, max=1, help="Choose among the likeliest tokens that together reach this.")]
-Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="The same seed gives the same answers.")]
-BatchSize = Annotated[int, typer.Option(min=1, help="Prompts that are answered together.")]
+MaxTokens = Annotated[int, typer.Option(min=1, help="Maximum tokens of a response.")]
+Temperature = Annotated[float, typer.Option(min=0, max=100, help="0: always the most likely token.")]
+TopP = Annotated[
+    float, typer.Option(min=0, max=1, help="Sample from the most likely tokens with this total probability.")
+]
+Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="The same seed gives the same responses.")]
+BatchSize = Annotated[int, typer.Option(min=1, help="Prompts per batch.")]
 AsTrained = Annotated[
     bool,
-    typer.Option(
-        "--as-trained", help="Start the checkpoint's TP x PP ranks on this machine. Default: one process holds it all."
-    ),
+    typer.Option("--as-trained", help="Start the checkpoint's TP x PP ranks on this machine. Default: one process."),
 ]
 
 
@@ -39,13 +39,11 @@ def generate(
     prompts: Annotated[
         Path | None,
         typer.Option(
-            help='JSONL: {"prompt": text or messages} a line, or an alignment file, whose answers are left out.'
+            help='JSONL with {"prompt": text or messages} per line, or an alignment file, whose responses are ignored.'
         ),
     ] = None,
-    chat: Annotated[bool, typer.Option("--chat", help="A prompt that is a text is a message of the user.")] = False,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Write the answers here. Default: stdout.")
-    ] = None,
+    chat: Annotated[bool, typer.Option("--chat", help="Treat text prompts as user messages.")] = False,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Output file. Default: stdout.")] = None,
     max_tokens: MaxTokens = 256,
     temperature: Temperature = 0.0,
     top_p: TopP = 1.0,
@@ -55,9 +53,9 @@ def generate(
     runs: Runs = None,
     cluster: Cluster = None,
 ) -> None:
-    """Let a checkpoint answer a file of prompts, or chat with it in the terminal.
+    """Generate responses to a file of prompts, or chat in the terminal.
 
-    Each row of the answers is the prompt's row with `generated`, `finish` (stop or length) and `tokens`.
+    Each output row is the prompt's row with `generated`, `finish` (stop or length) and `tokens`.
     """
     if out is not None:
         refuse_existing(out, "--out")
@@ -125,7 +123,7 @@ def _line() -> str | None:
 
 
 def _spoken(engine: Engine, translator: Translator, ids: list[int], settings: dict[str, Any]) -> str:
-    """Answers, and shows the text as it grows."""
+    """Generates a response and prints it as it grows."""
 
     def show(text: str) -> None:
         sys.stdout.write(clean(text))

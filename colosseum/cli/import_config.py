@@ -14,13 +14,13 @@ from colosseum.engines.importing import KINDS, Imported
 
 IMPORT_SCHEMA = "colosseum.import/1"
 MAX_SHOWN = 200
-"""Findings of one kind: nobody reads more, and a table of thousands takes seconds."""
+"""Maximum findings of one kind: a table of thousands takes seconds to print."""
 
 
 def import_config(
     kind: Annotated[
         Literal["nemo1", "megatron-args"],
-        typer.Argument(metavar="nemo1|megatron-args", help="What FILE holds.", show_default=False),
+        typer.Argument(metavar="nemo1|megatron-args", help="Format of FILE.", show_default=False),
     ],
     file: Annotated[
         Path,
@@ -34,7 +34,7 @@ def import_config(
 ) -> None:
     """Read another tool's configuration into a recipe; misspelt, obsolete and unused keys are listed.
 
-    The file is read and never run. The recipe is checked as any other; what it breaks comes out as warnings.
+    The file is read and never run. The recipe is checked as usual; errors are printed as warnings.
     """
     imported = import_file(kind, file)
     text = recipe_text(imported, kind, file, hardware)

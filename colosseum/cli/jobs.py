@@ -76,7 +76,7 @@ def _show(jobs: Sequence[Job], root: Path, everything: bool) -> None:
 
 @app.command()
 def status(run: Run, cluster: Cluster = None, runs: Runs = None, as_json: Json = False) -> None:
-    """Where one run stands, predicted against measured."""
+    """Show the status of one run, with predicted and measured step time."""
     job = job_of(_pick(run, runs, cluster))
     result = {"schema": "colosseum.job/1", **job.as_json()}
     emit(as_json, result, lambda: wide().print(columns(_facts(job))))
@@ -86,13 +86,15 @@ def status(run: Run, cluster: Cluster = None, runs: Runs = None, as_json: Json =
 def logs(
     run: Run,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the logs until the run ends.")] = False,
-    rank: Annotated[int, typer.Option("--rank", min=0, help="Rank whose log is shown, besides the job's log.")] = 0,
+    rank: Annotated[
+        int, typer.Option("--rank", min=0, help="Rank whose log is shown in addition to the job's log.")
+    ] = 0,
     attempt: Annotated[int | None, typer.Option("--attempt", min=0, help="Default: the newest.")] = None,
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Last lines of each file.")] = 50,
     cluster: Cluster = None,
     runs: Runs = None,
 ) -> None:
-    """Print what the job script and one rank say."""
+    """Print the logs of the job script and of one rank."""
     place = _pick(run, runs, cluster)
     reader, shown, polled_s = Reader(lines), None, time.monotonic()
     last_look = not follow
@@ -121,7 +123,7 @@ def cancel(run: Run, cluster: Cluster = None, runs: Runs = None) -> None:
 
 @app.command()
 def requeue(run: Run, cluster: Cluster = None, runs: Runs = None) -> None:
-    """Start a run again from its newest checkpoint; one that runs saves first."""
+    """Restart a run from its newest checkpoint; a running one saves first."""
     place = _pick(run, runs, cluster)
     submission = requeue_run(place)
     if submission is None:
@@ -132,7 +134,7 @@ def requeue(run: Run, cluster: Cluster = None, runs: Runs = None) -> None:
 
 @app.command()
 def history(run: Run, cluster: Cluster = None, runs: Runs = None, as_json: Json = False) -> None:
-    """List a run's attempts: from which step, how far, how each ended and the steps it lost."""
+    """List a run's attempts: first and last step, how each ended, lost steps."""
     place = _pick(run, runs, cluster)
     attempts = attempts_of(place)
     result = {"schema": "colosseum.history/1", "run": str(place.root), "attempts": [asdict(a) for a in attempts]}
@@ -149,7 +151,7 @@ def _show_attempts(run: RunDir, attempts: Sequence[Attempt]) -> None:
         figures = [f"{a.from_step:,}", *("" if n is None else f"{n:,}" for n in (a.last_step, a.lost_steps))]
         ended = (a.kind or "wrote no outcome.json").replace("_", " ")
         rows.append((str(a.number), a.job_id, a.nodes, began, *figures, ended, a.reason))
-    headings = ("", "job", "nodes", "began (UTC)", "from", "to", "lost", "ended", "")
+    headings = ("", "job", "nodes", "started (UTC)", "from", "to", "lost", "ended", "")
     wide().print(columns(rows, headings))
 
 

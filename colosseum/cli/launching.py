@@ -1,4 +1,4 @@
-"""Starting a run and, on this machine, staying with it to its end."""
+"""Starts a run and, on this machine, follows it to its end."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def report(
     """Says what was started; a local run is followed to its end.
 
     Raises:
-        RunFailed: the run ended badly.
+        RunFailed: the run failed.
         typer.Exit: it was stopped before its end (130), or it failed (4) and --json has said so.
     """
     result: dict[str, Any] = {
@@ -109,8 +109,8 @@ def _size(run: RunDir, recipe: Recipe) -> str:
     nodes, ranks = derived.nodes_and_ranks(recipe)
     text = f"{nodes:,} node{'s' * (nodes > 1)} x {ranks} rank{'s' * (ranks > 1)}, {plan.layout.text}"
     if plan.step_time_s is not None:
-        text += f", {format_duration(plan.step_time_s)} a step"
-    return text if plan.days is None else f"{text}, {format_duration(plan.days * 86400)} in all"
+        text += f", {format_duration(plan.step_time_s)} per step"
+    return text if plan.days is None else f"{text}, {format_duration(plan.days * 86400)} in total"
 
 
 class Progress:

@@ -67,7 +67,7 @@ VERBS = (
         MACHINES,
     ),
     Verb("cluster", "colosseum.cli.cluster:app", "List and check clusters.", MACHINES),
-    Verb("generate", "colosseum.cli.generate:generate", "Let a checkpoint answer prompts, or chat with it.", DATA),
+    Verb("generate", "colosseum.cli.generate:generate", "Generate responses to prompts, or chat.", DATA),
     Verb("checkpoint", "colosseum.cli.checkpoint:app", "Inspect, grow, import and export checkpoints.", DATA),
     Verb("data", "colosseum.cli.data:app", "Prepare and check training data.", DATA),
 )
@@ -127,7 +127,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     def run() -> Any:
         closed = _ready_streams()
         if closed:
-            raise EnvironmentFault("stdout is closed: there is nowhere to write the answer")
+            raise EnvironmentFault("stdout is closed: the result cannot be written")
         _refuse_odd(words)
         return typer.main.get_command(app).main(words, prog_name="colosseum", standalone_mode=False)
 
@@ -155,9 +155,9 @@ def _refuse_odd(words: Sequence[str]) -> None:
     for word in words:
         rule = ""
         if not word or (word.startswith("--") and word.endswith("=") and word.count("=") == 1):
-            rule = "a word of the command has no value; is a shell variable empty?"
+            rule = "an argument is empty; is a shell variable not set?"
         elif not is_text(word):
-            rule = "the words of a command are UTF-8"
+            rule = "arguments must be UTF-8"
         if rule:
             faults.append(Fault(path="", value=word, rule=f"{word!r}: {rule}", where="command line"))
     if faults:

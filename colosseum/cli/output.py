@@ -46,7 +46,7 @@ UNBOUND_WIDTH = 200
 
 @cache
 def _console() -> type[Console]:
-    """A console that shows text and obeys none of it. Rich is imported when the first one is made."""
+    """A console that shows text with control characters escaped. Rich is imported when the first one is made."""
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.segment import Segment
 
@@ -139,7 +139,7 @@ def facts(rows: Iterable[tuple[str, str | Text]], **options: Any) -> Table:
 def refuse_existing(path: Path, option: str) -> None:
     """Raises RefusedInput: there is something at ``path`` already, if only a link."""
     if path.exists() or path.is_symlink():
-        rule = "already exists; give another name"
+        rule = "already exists; choose another name"
         raise RefusedInput([Fault(path=option, value=str(path), rule=rule, where="command line")])
 
 

@@ -28,7 +28,7 @@ def plan(
     top: Annotated[int, typer.Option("--top", min=0, max=1000, help="Number of other layouts to explain.")] = 5,
     free: Annotated[
         bool,
-        typer.Option("--free", help="Let the planner choose the whole layout, also the fields that the recipe fixes."),
+        typer.Option("--free", help="Let the planner choose the whole layout, also fields that the recipe sets."),
     ] = False,
     batch: Annotated[
         Path | None,
@@ -45,7 +45,7 @@ def plan(
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Choose what a recipe leaves open; predict memory, time and cost."""
+    """Choose the `auto` fields of a recipe; predict memory, time and cost."""
     name, overrides = recipe_and_overrides(words)
     measured = None if calibration is None else read_calibration(calibration)
     task = PlanRequest(name=name, overrides=tuple(overrides), cluster=cluster, calibration=measured, top=top, free=free)

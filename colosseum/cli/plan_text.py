@@ -82,7 +82,7 @@ def length(recipe: Recipe) -> str:
     if train.tokens is not None:
         return f"{format_count(train.tokens)} tokens{counted}"
     dropped = derived.dropped_rows(recipe)
-    left = f" (each epoch drops its last {dropped:,} rows: they fill no batch)" if dropped else ""
+    left = f" (each epoch drops its last {dropped:,} rows, less than a batch)" if dropped else ""
     return f"{train.epochs} epoch{'s' * ((train.epochs or 0) > 1)}" + counted + left
 
 
@@ -231,7 +231,7 @@ def _disk(console: Console, recipe: Recipe, plan: Plan) -> None:
     if disk is None:
         return
     _title(console, "Checkpoints")
-    kept = "all are kept" if recipe.checkpoint.keep_last is None else f"at most {disk.kept or 1} on disk"
+    kept = "all kept" if recipe.checkpoint.keep_last is None else f"at most {disk.kept or 1} on disk"
     free = "" if disk.free_bytes is None else f" of {format_bytes(disk.free_bytes)}"
     rows = [("size", f"{format_bytes(disk.checkpoint_bytes)}; {kept}: {format_bytes(disk.disk_bytes)}{free}")]
     if disk.free_bytes is not None and disk.disk_bytes > disk.free_bytes:

@@ -61,8 +61,8 @@ def _show(data: dict[str, Any], *, whole: bool) -> None:
 def validate(words: RecipeWords, cluster: Cluster = None, as_json: Json = False) -> None:
     """Check a recipe against its schema, the rules between fields and the arithmetic of its layout.
 
-    All faults come at once, each with its place, its rule and the nearest legal values. Then what the recipe's engine
-    cannot do, with the engine that can.
+    All errors are reported at once, each with its location, its rule and the nearest legal values; then what the
+    recipe's engine does not support, with an engine that does.
     """
     from colosseum.engines.planned import resolved
     from colosseum.engines.registry import cannot_train, engine_of

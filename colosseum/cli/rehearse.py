@@ -1,4 +1,4 @@
-"""``colosseum rehearse RECIPE``: the recipe on a few processes of this machine, and a verdict in one screen."""
+"""``colosseum rehearse RECIPE``: a scaled-down recipe on a few processes of this machine, and the results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STYLES = {"kept": "green", "scaled": "yellow", "dropped": "red"}
 def rehearse(
     words: RecipeWords, ranks: Ranks = 4, cluster: Cluster = None, runs: Runs = None, as_json: Json = False
 ) -> None:
-    """Shrink a recipe to this machine, train it, resume it twice and compare."""
+    """Scale a recipe down to this machine, train it, resume it twice and compare."""
     name, overrides = recipe_and_overrides(words)
     loaded = load(name, overrides, cluster=cluster)
     warn(loaded.warnings)

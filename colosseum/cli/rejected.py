@@ -19,11 +19,11 @@ SCHEMA = "colosseum.rejected/1"
 
 
 def generate_rejected(
-    data: Annotated[Path, typer.Argument(help="JSONL: chats that end with an answer, or prompts with `chosen`.")],
+    data: Annotated[Path, typer.Argument(help="JSONL: chats that end with a response, or prompts with `chosen`.")],
     out: Annotated[Path, typer.Argument(help="Preference file to write.")],
     source: Annotated[
         str | None,
-        typer.Option("--from", metavar="RUN[@STEP]|CHECKPOINT", help="The model that answers: your best SFT run."),
+        typer.Option("--from", metavar="RUN[@STEP]|CHECKPOINT", help="The model that generates: your best SFT run."),
     ] = None,
     endpoint: Annotated[
         str | None,
@@ -31,14 +31,16 @@ def generate_rejected(
     ] = None,
     model: Annotated[str | None, typer.Option(metavar="NAME", help="Model of the endpoint.")] = None,
     key_from: Annotated[
-        str | None, typer.Option(metavar="VARIABLE", help="Environment variable that holds the endpoint's key.")
+        str | None, typer.Option(metavar="VARIABLE", help="Environment variable with the endpoint's key.")
     ] = None,
     max_tokens: MaxTokens = 512,
-    temperature: Annotated[float, typer.Option(min=0, max=100, help="0: always the likeliest token.")] = 0.7,
+    temperature: Annotated[float, typer.Option(min=0, max=100, help="0: always the most likely token.")] = 0.7,
     top_p: TopP = 0.95,
     seed: Seed = 1234,
     batch_size: BatchSize = 8,
-    timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Of one request to the endpoint.")] = 600,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, metavar="SECONDS", help="Timeout of one request to the endpoint.")
+    ] = 600,
     runs: Runs = None,
     cluster: Cluster = None,
     as_json: Json = False,

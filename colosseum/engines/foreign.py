@@ -107,7 +107,7 @@ class Refusals:
             checkpoint.source == Fresh() or checkpoint.load == ("weights",),
             "checkpoint.load",
             list(checkpoint.load),
-            "begins a run with another run's weights only; mcore loads optimizer, data and rng too",
+            "starts from another run's weights only; mcore loads optimizer, data and rng too",
             ["weights"],
         )
 

@@ -1,4 +1,4 @@
-"""Where the seconds of a command went, for ``-v``. A process is one command, so there is one watch."""
+"""The time of each part of a command, for ``-v``. A process is one command, so there is one watch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 _parts: dict[str, float] = {}
 _began_s: float | None = None
-"""On CLOCK_BOOTTIME; None = nobody reads."""
+"""On CLOCK_BOOTTIME; None = off."""
 SLURM = ("sbatch --test-only", "sbatch")
 
 
@@ -34,7 +34,7 @@ def part(name: str) -> Iterator[None]:
 
 
 def reading() -> str | None:
-    """One line: each part, our own work and the total, in seconds; None = nobody asked."""
+    """One line: each part, our own work and the total, in seconds; None = off."""
     if _began_s is None:
         return None
     total_s = _now_s() - _began_s

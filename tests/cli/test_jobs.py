@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from colosseum.launch.local.found import processes_of
+from colosseum.launch.local.run_processes import processes_of
 from colosseum.rundir import RunDir
 from tests.cli.conftest import Cli, program_bundle
 

@@ -29,7 +29,7 @@ def shell(line: str, **env: str) -> subprocess.CompletedProcess[bytes]:
         ("colosseum recipes --json >&-", 3, "stdout is closed"),
         ("colosseum recipes >/dev/null 2>&-", 0, ""),
         ("colosseum nothing >/dev/null 2>&-", 2, ""),
-        (r"colosseum validate $'a\xff'", 2, r"a\udcff': the words of a command are UTF-8"),
+        (r"colosseum validate $'a\xff'", 2, r"a\udcff': arguments must be UTF-8"),
         (r"colosseum train cpt generic --dry-run --json name=$'\xff'", 2, "UTF-8"),
     ],
 )
@@ -69,7 +69,7 @@ def test_interrupted_while_it_loads(tmp_path: Path) -> None:
 def test_a_shell_variable_that_is_empty(cli: Cli, tmp_path: Path, words: tuple[str, ...]) -> None:
     done = cli(*words)
     assert done.code == 2
-    assert "is a shell variable empty?" in done.said
+    assert "is a shell variable not set?" in done.said
     assert list(tmp_path.iterdir()) == []
 
 

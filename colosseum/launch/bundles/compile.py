@@ -1,4 +1,4 @@
-"""Recipe and Plan -> the files of a LaunchBundle. Nothing is written here and no process started, but git's two."""
+"""Recipe and Plan -> the files of a LaunchBundle. Nothing is written, and no process is started except git."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _PACKAGES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lineage:
-    """The checkpoint of another run that a run began from."""
+    """The checkpoint of another run that a run starts from."""
 
     run: str
     step: int
@@ -68,7 +68,7 @@ class Compiled:
 
 
 def faults(recipe: Recipe) -> list[Fault]:
-    """What the engine or the cluster cannot do of a resolved recipe."""
+    """Faults: what the engine or the cluster does not support in a resolved recipe."""
     return [*engine_of(recipe.engine).faults(recipe), *scripts_of(recipe).faults(recipe)]
 
 
@@ -76,10 +76,10 @@ def compile_bundle(recipe: Recipe, plan: Plan, *, lineage: Lineage | None = None
     """Renders a resolved recipe (no ``auto`` left) for its engine and its cluster's scheduler.
 
     Args:
-        stop_after_step: in a queue, the first attempt saves and leaves after this step (0 = it does not).
+        stop_after_step: in a queue, the first attempt saves and exits after this step (0 = off).
 
     Raises:
-        RefusedInput: the engine or the cluster cannot do what the recipe says; all faults at once.
+        RefusedInput: the engine or the cluster does not support the recipe; all faults at once.
     """
     if found := faults(recipe):
         raise RefusedInput(found)

@@ -60,7 +60,7 @@ def missing(recipe: Recipe, runs: Path) -> list[Fault]:
 
 
 def _blend_faults(recipe: Recipe) -> list[Fault]:
-    """Sources that are no datasets, or have too small a training or validation part; missing files are named apart."""
+    """Sources that are not datasets, or have a too small training or validation part; not missing files."""
     wanted: tuple[parts.Part, ...] = ("train", "valid") if recipe.train.val_steps else ("train",)
     found: list[Fault] = []
     for i, entry in enumerate(recipe.data.blend):
@@ -129,7 +129,7 @@ def _reference(recipe: Recipe) -> FromPath | FromRun | None:
 
 
 def no_conversion(writer: str, reader: str) -> str | None:
-    """Why an engine cannot begin from another's checkpoint; None = it is its own."""
+    """Why an engine cannot start from another engine's checkpoint; None = it is its own."""
     if writer == reader:
         return None
     return (
@@ -176,7 +176,7 @@ class _WrittenBatch(BaseModel):
 
 
 class _WrittenRecipe(BaseModel):
-    """What has to be known of another run's recipe, which another release may have written."""
+    """The needed fields of another run's recipe, which another release may have written."""
 
     engine: EngineName
     batch: _WrittenBatch
@@ -204,7 +204,7 @@ def _recipe_of(run: RunDir) -> _WrittenRecipe | None:
 
 
 def _left_by(run: RunDir) -> dict[int, Path]:
-    """Checkpoints of a run that another can begin with, by step."""
+    """Checkpoints of a run that another run can start from, by step."""
     recipe = _recipe_of(run)
     return engine_of(_engine_of(run)).checkpoints(run, 1 if recipe is None else recipe.batch.gbs)
 

@@ -1,4 +1,4 @@
-"""Whether a bundle is what its own recipe and plan give: every file is rendered again and compared.
+"""Verifies a bundle against its own recipe and plan: every file is rendered again and compared.
 
 Checksums alone do not detect deliberate changes: whoever changes a script can also change its checksum.
 """
@@ -24,7 +24,7 @@ _OF_RECIPE = ("recipe_hash", "total_steps", "container")
 
 
 def problems_of(folder: Path) -> list[str]:
-    """What was changed in a bundle, one sentence each; empty = nothing."""
+    """Changes in a bundle, one sentence each; empty = none."""
     if problems := verify_bundle(folder):
         return problems
     try:

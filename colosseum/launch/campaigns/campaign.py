@@ -1,7 +1,7 @@
 """A campaign: a sequence of stages, each starting from the checkpoint of an earlier one, with a gate before each.
 
-All stages are planned and compiled before the first one is submitted, so that a fault of the last shows at once. What
-was submitted stands in campaign.json, written after each submission: running a campaign twice submits nothing twice.
+All stages are planned and compiled before the first one is submitted, so that a fault of the last shows at once.
+campaign.json records each submission at once: running a campaign twice submits nothing twice.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ PLAN_SCHEMA = "colosseum.campaign-plan/1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """One stage of a campaign that was begun."""
+    """One stage of a started campaign."""
 
     name: str
     recipe: str
     overrides: tuple[str, ...]
     source: str | None
-    """The stage whose checkpoint it begins from."""
+    """The stage whose checkpoint it starts from."""
     run: RunName
     """Its run folder's name."""
     gate_job: JobId | None = None
@@ -67,7 +67,7 @@ class _File(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Campaign:
-    """A campaign's folder; the run folders stand beside it."""
+    """A campaign's folder; the run folders are beside it."""
 
     root: Path
     name: str
@@ -84,7 +84,7 @@ class Campaign:
 
 
 def begin(file: CampaignFile, words: Sequence[str], *, cluster: str | None, runs: Path | None, base: Path) -> Campaign:
-    """Plans and compiles every stage and makes the run folders; an earlier begin of the same campaign is taken up.
+    """Plans and compiles every stage and creates the run folders; an earlier start of the same campaign is continued.
 
     Args:
         words: overrides of every stage.
@@ -117,7 +117,7 @@ def plan(
 
     Args:
         root: the folder of the runs.
-        dry: inputs need not be there, nor room for checkpoints.
+        dry: inputs need not exist, nor space for checkpoints.
 
     Raises:
         RefusedInput: a stage cannot be run, or not from the checkpoint of the one before.
@@ -177,7 +177,7 @@ def _expansion(recipe: Recipe, before: int) -> str:
 
 
 def read(folder: Path) -> Campaign:
-    """A campaign that was begun.
+    """A started campaign.
 
     Raises:
         RefusedInput: there is none in the folder.
@@ -205,7 +205,7 @@ def _stage(
     *,
     dry: bool,
 ) -> tuple[Stage, Compiled]:
-    """A stage with its run's name, compiled to begin from the run of the stage that its recipe names."""
+    """A stage with its run's name, compiled to start from the run of the stage in its recipe."""
     overrides = (*entry.overrides, *words)
     try:
         recipe = load(entry.recipe, overrides, cluster=cluster).recipe

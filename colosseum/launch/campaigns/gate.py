@@ -1,7 +1,7 @@
-"""``python -m colosseum.launch.campaigns.gate``: the hand-over between two stages, run in the next one's folder.
+"""``python -m colosseum.launch.campaigns.gate``: the check between two stages, run in the next one's folder.
 
-It reads the checkpoint the stage begins from and says whether it is what the stage expects: a sentence for each thing
-that is not, and the lineage from the first run to here. Needs neither torch nor a GPU: a job of seconds.
+It compares the checkpoint that the stage starts from with what the stage expects: a sentence for each difference,
+and the lineage from the first run to here. Needs neither torch nor a GPU: a job of seconds.
 A stage with more layers has its checkpoint expanded first, into the run's ``grown`` folder (with torch, on the CPU).
 """
 
@@ -57,7 +57,7 @@ class Ancestor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What a gate says."""
+    """The result of a gate."""
 
     faults: tuple[str, ...]
     notes: tuple[str, ...]
@@ -71,7 +71,7 @@ class Verdict:
 
 
 def judge(run: RunDir) -> Verdict:
-    """The hand-over to ``run``.
+    """Checks the checkpoint that ``run`` starts from.
 
     Raises:
         RefusedInput: the run's bundle is not sound, or begins from no run beside it.
@@ -194,7 +194,7 @@ def lineage(run: RunDir, step: int) -> list[Ancestor]:
 
 
 def _parent(run: RunDir) -> tuple[RunDir, int] | None:
-    """The run and step that a run began from, by its gate or its manifest."""
+    """The run and step that a run starts from, by its gate or its manifest."""
     gate = read_gate(run)
     parent = (gate.parent if gate else None) or _named(_manifest(run).get("lineage"))
     return None if parent is None else (RunDir(run.root.parent / parent[0]), parent[1])

@@ -1,4 +1,4 @@
-"""Depth growth in a hand-over: the next stage has more layers than the checkpoint that it begins from."""
+"""Depth growth in a gate: the next stage has more layers than the checkpoint that it starts from."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def grow_into(run: RunDir, recipe: Recipe, source: Path) -> None:
 
     Raises:
         RefusedInput: the source is damaged.
-        EnvironmentFault: the disk has not enough room.
+        EnvironmentFault: there is not enough space on the disk.
     """
     metadata = read_metadata(source)
     plan = plan_of(recipe, metadata)

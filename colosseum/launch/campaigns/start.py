@@ -25,7 +25,7 @@ Follow = Callable[[RunDir, Submission, LaunchBundle], None]
 
 
 def scheduler_of_campaign(campaign: Campaign) -> Scheduler:
-    """That of its cluster, which all stages share."""
+    """The scheduler of the cluster, which all stages share."""
     return scheduler_of(read_bundle(campaign.run_of(campaign.stages[0]).bundle).recipe.cluster.scheduler)
 
 
@@ -33,7 +33,7 @@ def submit(campaign: Campaign, queue: Queue, *, again: bool) -> tuple[Campaign, 
     """Submits what is not submitted yet; the campaign after it, and the names of the stages submitted.
 
     Args:
-        again: also the first stage that is neither done nor on its way, and all after it.
+        again: also the first stage that is neither complete nor queued, and all after it.
 
     Raises:
         RefusedInput: the queue refuses a job.
@@ -47,7 +47,7 @@ def submit(campaign: Campaign, queue: Queue, *, again: bool) -> tuple[Campaign, 
             on_its_way = status.word in (*LIVE, "done") or (stage.job is not None and not again)
             if on_its_way and stage.source not in submitted:
                 continue
-            if status.job is not None and status.word in LIVE:  # it waits for a job that is no more
+            if status.job is not None and status.word in LIVE:  # it waits for a job that no longer exists
                 queue.cancel(status.job.submission.job_id)
             recipe = read_bundle(run.bundle).recipe
             if stage.job is None:
@@ -88,7 +88,7 @@ def run_here(campaign: Campaign, scheduler: Foreground, say: Say, follow: Follow
     """Runs each stage that is not complete, after its gate.
 
     Args:
-        follow: stays with a stage to its end; raises RunFailed where that is a bad one.
+        follow: follows a stage to its end; raises RunFailed if it fails.
 
     Raises:
         RunFailed: a gate refused.

@@ -23,12 +23,12 @@ class StageStatus:
     job: Job | None
     gate: JobState | None
     word: str
-    """done, a job's own word, held (the gate refused), waiting, or planned."""
+    """done, a job's state, held (the gate refused), waiting, or planned."""
     why: str
 
     @property
     def gate_word(self) -> str:
-        """What became of its gate; empty = it has none, or nobody knows."""
+        """The result of its gate; empty = it has none, or it is unknown."""
         if self.stage.source is None:
             return ""
         if self.word == "held":
@@ -68,7 +68,7 @@ def statuses(campaign: Campaign, *, must_answer: bool = False) -> list[StageStat
     if gate_ids and scheduler:
         try:
             gates = scheduler_of(scheduler).states(gate_ids)
-        except EnvironmentFault:  # gate.json tells most
+        except EnvironmentFault:  # gate.json has most of it
             gates = {}
     return [
         _status(campaign, stage, by_run.get(stage.run), gates.get(stage.gate_job or "")) for stage in campaign.stages

@@ -22,7 +22,7 @@ def measure(kinds: Sequence[str], say: Say) -> dict[str, Any]:
 
     Raises:
         EnvironmentFault: torch is missing.
-        RunFailed: the measurement ended badly.
+        RunFailed: the measurement failed.
     """
     require_packages()
     kernels = [kind for kind in kinds if kind != "collectives"]

@@ -17,7 +17,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from colosseum.errors import EnvironmentFault, RefusedInput
-from colosseum.launch.local import found
+from colosseum.launch.local import run_processes
 from colosseum.launch.local.ranks import run_lock
 from colosseum.launch.schedulers.base import JobState, Say, Show, Submission
 from colosseum.reading import MAX_LINE, Unreadable, open_regular
@@ -122,7 +122,7 @@ class LocalScheduler:
 
     def stop(self, run: RunDir, margin_s: float) -> bool:
         """See ``Foreground.stop``."""
-        return found.stop(run, margin_s)
+        return run_processes.stop(run, margin_s)
 
     def save_and_restart(self, job_id: str) -> None:
         raise RefusedInput("a run on this machine cannot be requeued: stop it, then resume it with --from RUN")

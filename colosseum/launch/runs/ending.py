@@ -21,13 +21,13 @@ class Ending:
 
     outcome: Outcome | None
     failure: str | None
-    """Why it failed, with the last lines of the log that tells it; None = it did not."""
+    """Why it failed, with the last lines of the relevant log; None = it did not fail."""
     sentence: str
     """The message if it did not fail."""
 
     @property
     def stopped(self) -> bool:
-        """Before its last step, with its state saved."""
+        """Stopped before its last step, after a save."""
         return self.outcome is not None and self.outcome.kind == "saved"
 
 

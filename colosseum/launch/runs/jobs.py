@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from colosseum.errors import EnvironmentFault, Fault, RefusedInput
-from colosseum.launch.local.found import processes
+from colosseum.launch.local.run_processes import processes
 from colosseum.launch.schedulers.base import Foreground, JobState, Queue, Submission
 from colosseum.launch.schedulers.registry import SCHEDULERS, scheduler_of
 from colosseum.monitor.watch import UNKNOWN, Attempt, RunStatus, last_attempt, run_status
@@ -43,7 +43,7 @@ class Job:
 
     @property
     def word(self) -> str:
-        """One of LIVE, complete, stopped, failed, cancelled, ended (nobody knows how), unreadable."""
+        """One of LIVE, complete, stopped, failed, cancelled, ended (unknown how), unreadable."""
         if self.unreadable:
             return "unreadable"
         phase, kind = self.state.phase, self._last.kind if self._last else None
@@ -97,10 +97,10 @@ class Job:
 
 
 def newest_submission(run: RunDir) -> Submission | None:
-    """The last line of submissions.jsonl; None = the run was never submitted. A torn last line is passed over.
+    """The last line of submissions.jsonl; None = the run was never submitted. A truncated last line is skipped.
 
     Raises:
-        Unreadable: the line, or the file, is not what we write: nobody can tell which job is the run's.
+        Unreadable: the line, or the file, is not valid: the run's job is unknown.
         OSError: the run folder may not be looked into.
     """
     lines = [line for line in tail(run.submissions, TAIL_BYTES) if line.endswith(b"\n") and line.strip()]
@@ -291,7 +291,7 @@ def cancel(run: RunDir) -> Job:
 
 
 def requeue(run: RunDir) -> Submission | None:
-    """Starts a run again: one that runs saves first and goes on under its job id (None), another gets a new job.
+    """Restarts a run: a running one saves first and keeps its job id (None), another one gets a new job.
 
     Raises:
         RefusedInput: it is complete, or waits to start anyway.

@@ -1,4 +1,4 @@
-"""Files that a command keeps for later ones (campaign.json, sweep.json): read back typed, or one sentence."""
+"""State files of commands (campaign.json, sweep.json): read back with checked types, or one error message."""
 
 from __future__ import annotations
 

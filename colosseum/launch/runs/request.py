@@ -27,7 +27,7 @@ Origins = Mapping[str, tuple[Setting, ...]]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """The words of one command."""
+    """The arguments of one command."""
 
     kind: str
     """cpt, sft or dpo."""
@@ -62,7 +62,7 @@ class Continued:
 
 
 def read(request: Request, base: Path) -> NewRun | Continued:
-    """Loads, plans and compiles what was asked for; relative paths are read from ``base``.
+    """Loads, plans and compiles a request; relative paths are read from ``base``.
 
     Raises:
         RefusedInput: with every fault that could be found, each with its place.
@@ -116,7 +116,7 @@ def _new(request: Request, base: Path) -> NewRun:
 
 
 def _load_again(bundle: LaunchBundle, request: Request) -> Loaded:
-    """A run's own recipe with overrides; a group chosen anew replaces the whole section it filled.
+    """A run's own recipe with overrides; a newly chosen group replaces the whole section that it sets.
 
     Site facts are read again from the cluster file that the run names: a run folder may be somebody else's.
 

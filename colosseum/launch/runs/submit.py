@@ -60,7 +60,7 @@ def find_run(name: str, runs: Path) -> RunDir:
 
 
 def warnings(compiled: Compiled) -> list[str]:
-    """What the engine does otherwise than the recipe says, and what only a submission refuses."""
+    """Differences of the engine from the recipe, and faults that only a submission refuses."""
     found = engine_of(compiled.recipe.engine).notes(compiled.recipe)
     if sentence := cannot_train(compiled.recipe):
         found.append(sentence)
@@ -79,7 +79,7 @@ def launch(
 
     Args:
         shown: the recipe's name as the user typed it.
-        after: jobs that must end well before.
+        after: jobs that must succeed before.
 
     Raises:
         RefusedInput: inputs are missing (all are named), the plan or the machine is too small, the scheduler refuses.
@@ -106,7 +106,7 @@ def refuse_what_cannot_start(compiled: Sequence[Compiled], missing: Sequence[Fau
 
     Raises:
         RefusedInput: the machine or its memory is too small, or inputs are ``missing``.
-        EnvironmentFault: the disk has no room for the checkpoints that are kept.
+        EnvironmentFault: the disk has not enough space for the checkpoints that are kept.
     """
     for one in compiled:
         if sentence := scripts_of(one.recipe).too_small(one.recipe):
@@ -119,7 +119,7 @@ def refuse_what_cannot_start(compiled: Sequence[Compiled], missing: Sequence[Fau
 
 
 def refuse_without_room(compiled: Sequence[Compiled], runs: Path) -> None:
-    """Raises EnvironmentFault: the disk, or the cluster's quota, has no room for the checkpoints that all keep."""
+    """Raises EnvironmentFault: the disk, or the cluster's quota, is too small for the checkpoints that all keep."""
     needed = sum(one.plan.storage.disk_bytes for one in compiled if one.plan.storage is not None)
     free, quota = _free_bytes(runs), compiled[0].recipe.cluster.storage.quota_bytes
     if needed > free:
@@ -140,7 +140,7 @@ def _free_bytes(folder: Path) -> int:
 
 
 def replay(bundle: LaunchBundle, scheduler: Foreground, runs: Path) -> tuple[RunDir, Submission]:
-    """A new run folder with ``bundle`` written anew, started on this machine.
+    """A new run folder with ``bundle`` written again, started on this machine.
 
     What is written is what recipe and plan give, byte for byte the bundle: nothing is copied from a folder that
     somebody may change meanwhile.

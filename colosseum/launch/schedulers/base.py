@@ -59,11 +59,11 @@ class Scheduler(Protocol):
         ...
 
     def submit(self, run: RunDir, *, after: Sequence[str] = ()) -> Submission:
-        """Starts ``bundle/`` of a run folder, once all jobs ``after`` have ended well."""
+        """Starts ``bundle/`` of a run folder, once all jobs ``after`` have succeeded."""
         ...
 
     def states(self, job_ids: Sequence[str]) -> Mapping[str, JobState]:
-        """The state of each job, by one question however many they are; of phase unknown what it has forgotten."""
+        """The state of each job, with one query for all; phase unknown for jobs that it no longer knows."""
         ...
 
     def save_and_restart(self, job_id: str) -> None:
@@ -87,7 +87,7 @@ class Queue(Scheduler, Protocol):
         """``count`` jobs of a script in ``folder``, each knows its index; the submission of each.
 
         Args:
-            at_once: so many of them run at the same time (None = as many as there is room for).
+            at_once: so many of them run at the same time (None = no limit).
 
         Raises:
             RefusedInput: they would never start.
@@ -129,7 +129,7 @@ class Foreground(Scheduler, Protocol):
         """Waits for a job that this process submitted; True if it was asked to stop meanwhile.
 
         Args:
-            say: is told what a signal does.
+            say: receives a message about what a signal does.
         """
         ...
 

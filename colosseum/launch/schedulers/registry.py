@@ -1,4 +1,4 @@
-"""The schedulers there are. Who only asks for jobs gets no recipe code with it: ``scripts.py`` is apart for that."""
+"""All schedulers. Queries of jobs need no recipe code: that is why ``scripts.py`` is a separate module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each scheduler's jobs run: the script of a bundle, and what of a recipe and its cluster speaks against it."""
+"""The script that each scheduler's jobs run, and faults of a recipe and its cluster for it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Scripts:
     paths: Callable[[Recipe], Sequence[site.SitePath]]
     """The cluster's own files that the script needs."""
     runs_faults: Callable[[Recipe, Path], list[Fault]]
-    """What speaks against a folder of runs."""
+    """Faults of a folder of runs."""
     render: Render
     render_array: Callable[[Sequence[tuple[Recipe, Plan]]], str] | None
     """The script of a job array; None = no queue."""

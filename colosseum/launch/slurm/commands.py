@@ -80,7 +80,7 @@ class SlurmScheduler:
         return self._check(_sbatch(run.root, JOB_SCRIPT, "--test-only"))
 
     def submit(self, run: RunDir, *, after: Sequence[str] = ()) -> Submission:
-        """``sbatch``, once other jobs have ended well."""
+        """``sbatch``, once other jobs have succeeded."""
         # Slurm opens the log before the script runs: without the folder the job fails and says nothing.
         run.logs.mkdir(parents=True, exist_ok=True)
         argv = _sbatch(run.root, JOB_SCRIPT, "--parsable", f"--job-name={run.root.resolve().name}", *_after(after))
@@ -99,7 +99,7 @@ class SlurmScheduler:
         ]
 
     def array_option(self, count: int, at_once: int | None) -> str:
-        """Indices from 0, of which so many run at the same time (None = as many as there is room for)."""
+        """Indices from 0, of which so many run at the same time (None = no limit)."""
         return f"--array=0-{count - 1}" + (f"%{at_once}" if at_once else "")
 
     def submit_script(
@@ -179,7 +179,7 @@ class SlurmScheduler:
 
 
 def _after(jobs: Sequence[str]) -> list[str]:
-    """Starts once these have ended well; a job that can never start is cancelled, else it would wait without end."""
+    """Starts once these have succeeded; a job that can never start is cancelled instead of waiting forever."""
     return [f"--dependency=afterok:{':'.join(jobs)}", "--kill-on-invalid-dep=yes"] if jobs else []
 
 

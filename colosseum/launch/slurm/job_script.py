@@ -25,7 +25,7 @@ _OWNED = """account array begin chdir cluster clusters constraint container cont
     job-name kill-on-invalid-dep no-kill no-requeue nodes ntasks ntasks-per-core ntasks-per-gpu ntasks-per-node
     ntasks-per-socket ntasks-per-tres open-mode output parsable partition qos requeue reservation signal switches
     tasks-per-node test-only time time-min tres-per-task wait workdir"""
-# What a whole node (slurm.exclusive) asks for already; oversubscribe and its old name share would give it up again.
+# A whole node (slurm.exclusive) already requests these; oversubscribe and its old name share would undo that.
 _OF_EXCLUSIVE = "mem mem-per-cpu mem-per-gpu oversubscribe share"
 # sbatch reads an option into 8 KiB; every character may need a backslash.
 _LONGEST = 4000
@@ -143,7 +143,7 @@ _ARRAY = (
 
 
 def margin_s(recipe: Recipe, plan: Plan) -> int:
-    """Seconds before the time limit at which the ranks are told to save and leave.
+    """Seconds before the time limit at which the ranks get the signal to save and exit.
 
     What may come between the signal and the end: a step that has just begun (a batch of validation is shorter: its
     forward pass alone), a save under way and the last one at the cluster's bandwidth, and two minutes; ten minutes
@@ -162,7 +162,7 @@ def step_s(plan: Plan) -> int:
 
 
 def gpu_option(request: str, gpus: int) -> tuple[str, str] | None:
-    """Name and value of the option that asks for ``gpus`` on each node (``slurm.gpu_request``); None = no option."""
+    """Name and value of the option that requests ``gpus`` on each node (``slurm.gpu_request``); None = no option."""
     option, _, kind = request.partition(":")
     if option == "none":
         return None

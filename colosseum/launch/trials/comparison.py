@@ -1,4 +1,4 @@
-"""The runs of a sweep compared: where each stands, best first."""
+"""Compares the runs of a sweep: the status of each, best first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from colosseum.monitor.watch import UNKNOWN, last_val_loss
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """Where one point of a sweep stands."""
+    """The status of one point of a sweep."""
 
     index: int
     point: Point

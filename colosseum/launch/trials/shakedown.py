@@ -59,7 +59,7 @@ def _small(recipe: Recipe, gpus: int, gbs: int, first: int) -> Recipe:
 
 
 def _first_step(recipe: Recipe, runs: Path) -> int:
-    """The step that the run begins after: the checkpoint's where the optimizer goes on, else 0."""
+    """The step that the run starts after: the checkpoint's if the optimizer is loaded, else 0."""
     source = recipe.checkpoint.source
     if source == Fresh() or "optimizer" not in recipe.checkpoint.load:
         return 0

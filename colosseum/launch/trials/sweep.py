@@ -1,7 +1,7 @@
 """A sweep: runs of one recipe that differ in a few values, submitted as one job array or worked through here.
 
-Every point is loaded, planned and compiled before anything is written. What was begun stands in sweep.json, so that a
-sweep typed twice submits nothing twice. The sweep's folder links the run folders by index: the array script needs no
+Every point is loaded, planned and compiled before anything is written. sweep.json records what was started, so that the
+same command again submits nothing twice. The sweep's folder links the run folders by index: the array script needs no
 path, and Slurm opens each job's log in its own run folder.
 """
 
@@ -53,7 +53,7 @@ _ANOTHER_NAME = "give this sweep another name with name=…"
 
 
 class Point(Section):
-    """One run of a sweep that was begun."""
+    """One run of a started sweep."""
 
     values: Values
     run: RunName
@@ -150,11 +150,11 @@ def points_of(request: Request, words: Sequence[str], base: Path) -> list[tuple[
 
 
 def begin(points: Sequence[tuple[Values, NewRun]], at_once: int | None) -> Sweep:
-    """Makes the run folders; an earlier begin of the same sweep is taken up.
+    """Creates the run folders; an earlier start of the same sweep is continued.
 
     Raises:
         RefusedInput: a point could not start, or a sweep of this name has other points.
-        EnvironmentFault: a folder cannot be made, or the disk has no room for what all runs keep.
+        EnvironmentFault: a folder cannot be created, or the disk has not enough space for the checkpoints of all runs.
     """
     first = points[0][1]
     name, root = first.compiled.recipe.name, first.runs.resolve()
@@ -235,7 +235,7 @@ def run_here(sweep: Sweep, scheduler: Foreground, say: Say) -> bool:
 
 
 def read_sweep(folder: Path) -> Sweep:
-    """A sweep that was begun.
+    """A started sweep.
 
     Raises:
         RefusedInput: there is none in the folder.
@@ -287,7 +287,7 @@ def words_of(values: Values) -> str:
 
 
 def _known(folder: Path, hashes: Sequence[str]) -> Sweep | None:
-    """The sweep that was begun in a folder, which must be the one that is asked for."""
+    """The sweep that was started in a folder; it must match the requested one."""
     if not (folder / SWEEP).exists():
         return None
     known = read_sweep(folder)
@@ -299,7 +299,7 @@ def _known(folder: Path, hashes: Sequence[str]) -> Sweep | None:
 
 
 def _clear(folder: Path) -> None:
-    """Removes the links of a begin that was ended half-way.
+    """Removes the links of an interrupted start.
 
     Raises:
         RefusedInput: runs behind them were started: it was no begin, sweep.json is lost.
@@ -312,7 +312,7 @@ def _clear(folder: Path) -> None:
 
 
 def _checked(points: Sequence[tuple[Values, NewRun]], root: Path) -> str:
-    """The array's script, once nothing speaks against a start of any point."""
+    """The array's script, after all points were checked."""
     script = array_script(points)
     missing: list[tuple[Values, Fault]] = []
     for values, asked in points:

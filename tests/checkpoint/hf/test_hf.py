@@ -226,7 +226,7 @@ def test_folders_that_are_none(tmp_path: Path) -> None:
     for path in (index, *whole.glob("*.safetensors")):
         path.unlink()
     (whole / "pytorch_model.bin").write_bytes(b"")
-    with pytest.raises(RefusedInput, match="pickles"):
+    with pytest.raises(RefusedInput, match="pickle files"):
         import_hf(whole, tmp_path / "out")
     with pytest.raises(RefusedInput, match=r"no config\.json"):
         import_hf(tmp_path / "nothing", tmp_path / "out")

@@ -1,7 +1,7 @@
-"""The processes of a run on this machine, as the kernel knows them: never by a number that somebody wrote down.
+"""The processes of a run on this machine, found in /proc: never by a recorded process id.
 
-A process id is given out again after a while. The launcher and every rank lead a session of their own and were started
-with ``COLOSSEUM_RUN``; both are read from /proc.
+The kernel reuses process ids. The launcher and every rank are session leaders and have ``COLOSSEUM_RUN`` in their
+environment; both facts are read from /proc.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ KILLED_WITHIN_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RunProcess:
     pid: int
     is_rank: bool
 
 
-def processes_of(run: RunDir) -> list[Found]:
-    """The launcher and the ranks of a run that live now."""
+def processes_of(run: RunDir) -> list[RunProcess]:
+    """The running launcher and ranks of a run."""
     return processes().get(run.root.resolve(), [])
 
 
-def processes() -> dict[Path, list[Found]]:
-    """Those of every run on this machine, by run folder; only the user's own processes."""
-    found: dict[Path, list[Found]] = {}
+def processes() -> dict[Path, list[RunProcess]]:
+    """The processes of all runs on this machine, by run folder; only the user's own processes."""
+    found: dict[Path, list[RunProcess]] = {}
     for entry in os.listdir("/proc"):  # noqa: PTH208
         if not entry.isdecimal():
             continue
@@ -43,15 +43,15 @@ def processes() -> dict[Path, list[Found]]:
             named = [v.removeprefix(RUN_MARK) for v in variables if v.startswith(RUN_MARK)]
             if named and os.getsid(int(entry)) == int(entry):
                 is_rank = any(v.startswith(b"RANK=") for v in variables)
-                found.setdefault(Path(os.fsdecode(named[0])), []).append(Found(int(entry), is_rank))
+                found.setdefault(Path(os.fsdecode(named[0])), []).append(RunProcess(int(entry), is_rank))
     return found
 
 
 def stop(run: RunDir, margin_s: float) -> bool:
-    """The ranks save and leave; those that have not after ``margin_s`` seconds are killed. True = none had to be."""
+    """The ranks save and exit; those still running after ``margin_s`` seconds are killed. True = none was killed."""
     found = processes_of(run)
     launchers = [p for p in found if not p.is_rank]
-    for process in launchers or found:  # the launcher passes it on; ranks without one are asked themselves
+    for process in launchers or found:  # the launcher forwards it; ranks without a launcher get it directly
         with suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGUSR1)
     if _ended(run, margin_s):
