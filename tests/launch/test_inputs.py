@@ -141,11 +141,11 @@ def test_data_that_a_job_could_not_read_or_cut(tmp_path: Path) -> None:
     small, none = faults(tmp_path)
     assert small[0] == none[0] == "data.blend.0.path"
     assert "training part" in small[1] and "has 256 tokens, fewer than one sequence of 256 + 1" in small[1]
-    assert none[1].endswith("train.val_steps=0 trains without validation")
+    assert none[1].endswith("set train.val_steps=0 to train without validation")
     assert len(faults(tmp_path, "train.val_steps=0", "batch.seq_length=128")) == 0
     (tmp_path / "tokens.idx").write_bytes(b"")
     ((path, rule),) = faults(tmp_path)
-    assert path == "data.blend.0.path" and "is no Megatron index" in rule
+    assert path == "data.blend.0.path" and "is not a Megatron index" in rule
 
 
 def test_a_model_with_fewer_rows_than_its_tokenizer_has_tokens(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def test_negative_ids_and_offsets_that_are_not_the_lengths_are_data_errors(tmp_p
     offset = 34 + 9 * 4 + 8 * 3  # header, lengths, three offsets
     index[offset : offset + 8] = (2).to_bytes(8, "little")
     (tmp_path / "b.idx").write_bytes(index)
-    with pytest.raises(DataFailure, match="offsets are not those of its lengths"):
+    with pytest.raises(DataFailure, match="offsets do not match its lengths"):
         build(recipe, 8, tmp_path / "other")
 
 

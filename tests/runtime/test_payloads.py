@@ -116,7 +116,7 @@ def test_nothing_that_is_read_runs(data: Path, tmp_path: Path) -> None:
     assert ends.pop("index") is None
     assert losses(tmp_path / "index") == losses(tmp_path / "base")
     expected = {name: ("config_error", sentence) for name, (_, sentence) in CHECKPOINT_FILES.items()}
-    expected["tokenizer"] = ("config_error", "is no tokenizer.json")
+    expected["tokenizer"] = ("config_error", "is not a tokenizer.json")
     for name, (kind, sentence) in expected.items():
         end = ends[name]
         assert end is not None, name
