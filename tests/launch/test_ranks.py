@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from colosseum.launch.local.ranks import run_lock
 from colosseum.rundir import EXIT_FINAL, EXIT_SAVED, RunDir
 
 QUICK = "import sys; from colosseum.launch.local import ranks; ranks.GRACE_S = 0.2; sys.exit(ranks.main(sys.argv[1:]))"
@@ -82,11 +83,25 @@ def test_a_failed_rank_ends_the_others_with_all_they_started(tmp_path: Path) -> 
     assert (code, outcome["rank"]) == (70, 0)
     pid = RunDir(tmp_path).attempt(0).rank_log(1).read_text().strip()
     if pid:  # it may have been ended before it started anything
-        stat = Path(f"/proc/{pid}/stat")
-        deadline = time.monotonic() + 5
-        while stat.exists() and stat.read_text().split()[2] != "Z":
-            assert time.monotonic() < deadline, "a rank's child lives on"
-            time.sleep(0.05)
+        wait_for_end(pid)
+
+
+@pytest.mark.parametrize("end", ["os.kill(os.getpid(), 9)", "sys.exit(0)"])
+def test_what_a_rank_started_ends_with_it(tmp_path: Path, end: str) -> None:
+    """A save's writing process, say: it holds the run, which could not be started again."""
+    program = f"import os, subprocess, sys; print(subprocess.Popen(['sleep', '600']).pid, flush=True); {end}"
+    attempt(tmp_path, program, 1)
+    wait_for_end(RunDir(tmp_path).attempt(0).rank_log(0).read_text().strip())
+    with run_lock(RunDir(tmp_path)) as free:
+        assert free
+
+
+def wait_for_end(pid: str) -> None:
+    stat = Path(f"/proc/{pid}/stat")
+    deadline = time.monotonic() + 5
+    while stat.exists() and stat.read_text().split()[2] != "Z":
+        assert time.monotonic() < deadline, "a rank's child lives on"
+        time.sleep(0.05)
 
 
 def test_a_complete_run_is_not_started_again(tmp_path: Path) -> None:

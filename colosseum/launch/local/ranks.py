@@ -65,7 +65,13 @@ class Ranks:
         timer = threading.Timer(GRACE_S, self._signal, [signal.SIGKILL])
         timer.daemon = True
         while by_pid:
-            pid, status = os.waitpid(-1, 0)
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+            assert ended is not None  # None only where it does not wait
+            pid = ended.si_pid
+            if pid in by_pid:  # still there, so that the group's number is no other's: what it started ends, too
+                with suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGKILL)
+            _, status = os.waitpid(pid, 0)
             if (rank := by_pid.pop(pid, None)) is None:
                 continue
             code = os.waitstatus_to_exitcode(status)
