@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -130,81 +129,6 @@ def processes_of(run: RunDir, rank: int) -> list[RankProcess]:
             if wanted <= set(words) and b"colosseum.runtime" in command:
                 found.append(RankProcess(int(proc.name)))
     return found
-
-
-def killed_again_and_again(place: Place, recipe: str, expected: dict[int, float], kills: int, seed: int) -> None:
-    """Kills a random rank, in turns inside a save and at a random moment, and starts the run again each time.
-
-    What was committed is never lost, a half-written checkpoint is set aside, and the losses are those of a run that
-    was never killed.
-    """
-    rng = random.Random(seed)
-    process = place.start(recipe)
-    run = wait_for_step(place, process, 1)
-    halves: list[str] = []
-    for number in range(kills):
-        if number % 2 == 0:
-            wait_inside_a_save(run)
-        else:
-            time.sleep(rng.uniform(0, 0.4))
-        saved = newest_committed(run.checkpoints)
-        for process_of_rank in processes_of(run, rng.randrange(2)):
-            process_of_rank.send(signal.SIGKILL)
-        ended = place.end(process)
-        assert ended.code == 4, f"{ended.out} {ended.err}"
-        assert ended.outcome["kind"] == "crash"
-        assert ended.outcome["retry"] is True
-        newest = newest_committed(run.checkpoints) or 0
-        assert newest >= (saved or 0), "nothing reported saved is lost"
-        half = checkpoint_folder(run.checkpoints, newest + 1)
-        if half.exists():
-            halves.append(f"{half.name}.unfinished-{number + 1}")
-        process = place.start("--from", str(run.root))
-        wait_for_attempt(run, number + 1)
-        first = next(row for row in read_lines(run.metrics) if row["attempt"] == number + 1)
-        begun = ("load", newest) if newest else ("train", 1)
-        assert (first["kind"], first["step"]) == begun, "it goes on from the last committed step"
-    ended = place.end(process)
-    assert ended.code == 0, ended.err
-    assert losses(run.root) == expected
-    assert halves, "at least one kill was inside a save"
-    # An attempt that was killed before it saved has set nothing aside: the next one did, under its own number.
-    aside = {p.name for p in run.checkpoints.glob("*.unfinished-*")}
-    assert aside <= set(halves)
-    assert {name.partition(".")[0] for name in aside} == {name.partition(".")[0] for name in halves}
-
-
-def wait_inside_a_save(run: RunDir) -> None:
-    """Until there is a folder of a step that is not committed yet."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if checkpoint_folder(run.checkpoints, (saved_steps(run.checkpoints) or [0])[-1] + 1).exists():
-            return
-        time.sleep(0.002)
-    raise AssertionError("no save within a minute")
-
-
-def wait_for_attempt(run: RunDir, number: int) -> None:
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        if any(row["attempt"] == number for row in read_lines(run.metrics)):
-            return
-        time.sleep(0.02)
-    raise AssertionError(f"attempt {number} wrote nothing within two minutes")
-
-
-def test_a_killed_run_comes_back_bit_for_bit(never_stopped: Ended, place: Place, data: Path) -> None:
-    recipe = on_two_ranks(place, data, 18, {"every_steps": 1, "keep_last": 3})
-    killed_again_and_again(place, recipe, losses(never_stopped.run.root), kills=2, seed=3)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seed", [4, 5])
-def test_ten_kills(place: Place, data: Path, seed: int) -> None:
-    recipe = on_two_ranks(place, data, 50, {"every_steps": 1, "keep_last": 3})
-    whole = place.train(recipe)
-    assert whole.code == 0, whole.err
-    killed_again_and_again(place, recipe, losses(whole.run.root), kills=10, seed=seed)
 
 
 def test_a_half_written_checkpoint_is_set_aside(finished: RunDir, place: Place) -> None:
