@@ -119,6 +119,15 @@ class FileSum(Part):
     """XXH3-64 of its content: fast enough for terabytes; not a cryptographic hash."""
 
 
+class LossHistory(Part):
+    """Of the last steps: what the next ones are compared with to find spikes."""
+
+    losses: tuple[float, ...]
+    grad_norms: tuple[float, ...]
+    skipped: tuple[int, ...]
+    """Steps whose batches changed no weights."""
+
+
 class Origin(Part):
     """Origin of a checkpoint that a command made from another one."""
 
@@ -153,6 +162,8 @@ class CheckpointMetadata(Part):
     versions: dict[str, str]
     save_time_s: float
     files: dict[str, FileSum]
+    history: LossHistory | None = None
+    """None = an older release, or a command wrote it."""
     lora: Lora | None = None
     """LoRA adapters stored beside the weights; None = none."""
     has_optimizer: bool = True

@@ -12,7 +12,7 @@ from typing import Any
 from colosseum.engines.base import EngineLaunch
 from colosseum.errors import Fault
 from colosseum.recipe import derived
-from colosseum.recipe.schema import Recipe
+from colosseum.recipe.schema import Recipe, Stability
 from colosseum.recipe.source import Fresh, FromPath, FromRun, Source
 from colosseum.rundir import LATEST_FILE, RunDir
 
@@ -161,6 +161,15 @@ def kept_by(tool: str, recipe: Recipe) -> list[str]:
     if every is not None:
         found.append(f"{tool} does not keep every {every:,} steps: checkpoint.keep_every is ignored (mcore has it)")
     return found
+
+
+def without_ladder(tool: str, recipe: Recipe) -> list[str]:
+    """What a recipe sets of ``stability`` that only mcore does."""
+    fields = ("max_skips", "max_rewinds", "rewind_lr_factor", "rewind_lr_steps")
+    set_by = [name for name in fields if getattr(recipe.stability, name) != Stability.model_fields[name].default]
+    if not set_by:
+        return []
+    return [f"{tool} skips no batches and does not go back: stability.{', '.join(set_by)} ignored (mcore has them)"]
 
 
 def source_folder(source: Source) -> tuple[str, int | None]:

@@ -216,6 +216,12 @@ class Fusion(Section):
     cross_entropy: bool = False
     rope: bool = False
     gradient_accumulation: bool = True
+    optimizer_step: bool = Field(
+        True, description="mcore: clip, Adam and BF16 weights in one GPU pass; no effect on FP8 weights, BF16 moments"
+    )
+    attention_backend: Literal["auto", "flash", "fused"] = Field(
+        "auto", description="FlashAttention, or cuDNN's fused attention; auto = Transformer Engine's choice"
+    )
 
 
 class Checkpoint(Section):
@@ -234,8 +240,12 @@ class Checkpoint(Section):
 
 class Stability(Section):
     mode: Literal["off", "watch", "act"] = Field(
-        "act", description='NaN or inf in the loss: ignore, report, or stop the run ("off" needs quotes in YAML)'
+        "act", description='NaN, inf and spikes of loss or gradient norm: ignore, report, act ("off" needs quotes)'
     )
+    max_skips: Whole = Field(3, description="batches skipped within 100 steps, the first thing that act does")
+    max_rewinds: Whole = Field(2, description="returns to the newest checkpoint, the second thing that act does")
+    rewind_lr_factor: Fraction = Field(0.5, description="learning rate after a rewind, times this")
+    rewind_lr_steps: Count = Field(200, description="for so many steps after the one that failed")
     hang_timeout: Duration = Field("15m", description="a step or save that takes longer is a hang: the attempt ends")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,12 @@ from colosseum.recipe import derived
 from colosseum.recipe.hash import recipe_hash
 from colosseum.recipe.schema import Recipe
 from colosseum.recipe.source import Fresh, Source
-from colosseum.rundir import RunDir, checkpoint_folder, saved_steps
+from colosseum.rundir import RunDir, checkpoint_folder, read_lines, saved_steps
 from colosseum.runtime import device, loading
 from colosseum.runtime.failures import ConfigFailure
 from colosseum.runtime.metrics import MetricsWriter
 from colosseum.runtime.saving import Saver
+from colosseum.runtime.stability.ladder import Rewound
 from colosseum.runtime.state import State, Training
 from colosseum.runtime.tasks.base import Setup
 
@@ -86,6 +88,27 @@ def begin(run: RunDir, attempt: int, training: Training, saver: Saver, writer: M
     if state.step >= (derived.total_steps(recipe) or 0):
         raise ConfigFailure(f"checkpoint is already at step {state.step}; increase train.steps ({folder})")
     return state
+
+
+def rewind(run: RunDir, attempt: int, training: Training, saver: Saver, writer: MetricsWriter | None) -> State:
+    """Loads the run's newest whole checkpoint into a run that trains; every rank calls it.
+
+    Raises:
+        ConfigFailure: none is whole.
+    """
+    saver.last_saved_step = own = _newest_whole(run, attempt, writer)
+    if own is None:
+        raise ConfigFailure(f"{run.checkpoints} holds no checkpoint any more")
+    folder = checkpoint_folder(run.checkpoints, own)
+    return loading.load(training, folder, folders.read_metadata(folder), EVERYTHING)
+
+
+def rewinds(run: RunDir) -> list[Rewound]:
+    """How the run went back in all its attempts; every rank calls it."""
+    names = [field.name for field in fields(Rewound)]
+    rows = [row for row in read_lines(run.events, holding=b'"rewind"') if row.get("kind") == "rewind"]
+    whole = [row for row in _agreed(rows) if all(isinstance(row.get(name), int | float) for name in names)]
+    return [Rewound(**{name: row[name] for name in names}) for row in whole]
 
 
 def _start_folder(run: RunDir, source: Source) -> Path:

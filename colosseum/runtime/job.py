@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import traceback
@@ -16,8 +17,8 @@ from colosseum.checkpoint import folders
 from colosseum.recipe import derived
 from colosseum.recipe.schema import Recipe
 from colosseum.rundir import AttemptDir, OutcomeKind, RunDir
-from colosseum.runtime import garbage, loop, model, optimizer, parallel, reading, saving, userbuffers
-from colosseum.runtime.begin import begin, setup
+from colosseum.runtime import fused_step, garbage, loop, model, optimizer, parallel, reading, saving, userbuffers
+from colosseum.runtime.begin import begin, rewind, rewinds, setup
 from colosseum.runtime.failures import ConfigFailure, exit_code, judge
 from colosseum.runtime.metrics import MetricsWriter
 from colosseum.runtime.probe import probe
@@ -130,6 +131,8 @@ def train(job: Job, recipe: Recipe, stop: StopSignal, *, predicted_step_s: float
         stop=stop,
         watchdog=watchdog,
         writer=writer,
+        rewind=functools.partial(rewind, job.run, job.number, training, saver, writer),
+        rewinds=rewinds(job.run),
         predicted_step_s=predicted_step_s,
     )
     try:
@@ -156,12 +159,15 @@ def _build(run: RunDir, recipe: Recipe, total_steps: int) -> Training:
     config, chunks = model.build(recipe)
     wrapped = optimizer.wrap(recipe, config, chunks)
     adam = optimizer.build(recipe, config, wrapped)
+    clip_grad = recipe.optimizer.clip_grad
+    one_pass = fused_step.install(adam, clip_grad) if recipe.fusion.optimizer_step else None
     return Training(
         recipe=recipe,
         task=task_of(recipe, cache),
         model=wrapped,
         optimizer=adam,
         schedule=optimizer.schedule(recipe, adam, total_steps),
+        clip=one_pass or functools.partial(optimizer.clip, adam, clip_grad),
     )
 
 

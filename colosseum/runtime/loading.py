@@ -27,6 +27,7 @@ from colosseum.errors import RefusedInput
 from colosseum.runtime import lora, optimizer, optimizer_kinds, reading
 from colosseum.runtime.failures import ConfigFailure, causes_of
 from colosseum.runtime.model import unwrapped
+from colosseum.runtime.stability.ladder import Memory
 from colosseum.runtime.state import CONTENT, State, Training, layout_of, model_key, model_state, restore_rng, rng_state
 from colosseum.runtime.tasks.base import Task
 
@@ -221,6 +222,7 @@ def _state(task: Task, metadata: CheckpointMetadata, what: tuple[str, ...]) -> S
     state = State(consumed_tokens=metadata.consumed_tokens, tokens_by_source=dict(metadata.tokens_by_source))
     if "optimizer" in what:
         state.step = metadata.step
+        state.memory = Memory.of(metadata.history)
     if "data" in what and metadata.sample_order == task.sample_order():
         state.consumed_samples = state.counted_samples = metadata.consumed_samples
     return state

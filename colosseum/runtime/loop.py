@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -13,12 +14,22 @@ from megatron.core import parallel_state
 from colosseum.monitor.progress import progress_line
 from colosseum.planning.flops import Shape, model_flops_per_token
 from colosseum.recipe.schema import Recipe
-from colosseum.runtime import device, garbage, steps
+from colosseum.runtime import device, garbage, optimizer, steps
 from colosseum.runtime.failures import NumericFailure
 from colosseum.runtime.metrics import MetricsWriter
 from colosseum.runtime.saving import Saver
-from colosseum.runtime.stability.detect import LossWatch, dead_gradients, nonfinite_gradients
-from colosseum.runtime.stability.ladder import Measured, Stop, decide
+from colosseum.runtime.stability.detect import dead_gradients, nonfinite_gradients
+from colosseum.runtime.stability.ladder import (
+    Action,
+    Continue,
+    Measured,
+    Rewind,
+    Rewound,
+    Skip,
+    Stop,
+    decide,
+    lr_factor,
+)
 from colosseum.runtime.state import State, Training
 from colosseum.runtime.steps import Totals
 from colosseum.runtime.stopping import StopSignal
@@ -43,6 +54,10 @@ class Loop:
     watchdog: Watchdog
     writer: MetricsWriter | None
     """On rank 0."""
+    rewind: Callable[[], State]
+    """Loads the newest checkpoint of the run."""
+    rewinds: list[Rewound]
+    """Of the whole run, earlier attempts too."""
     predicted_step_s: float | None = None
 
     @property
@@ -56,8 +71,8 @@ class StepResult:
 
     totals: Totals
     grad_norm: float
-    skipped: bool
-    """The optimizer changed nothing."""
+    action: Action
+    """What `stability.ladder` decided; but for Continue the optimizer changed nothing."""
     stop: bool
     """Some rank was asked to save and leave."""
     lr: float
@@ -73,10 +88,9 @@ def run(loop: Loop) -> bool:
     """Trains to the last step or until any rank was asked to stop; True if it was. The state at its end is saved.
 
     Raises:
-        NumericFailure: a loss or gradient norm is not finite and ``stability.mode`` is act.
+        NumericFailure: a loss or gradient norm is not finite and ``stability.mode`` act has nothing left to do.
     """
     recipe, state = loop.recipe, loop.state
-    watch = LossWatch()
     stopped = False
     before = device.wall_s()
     while state.step < loop.total_steps and not stopped:
@@ -85,9 +99,15 @@ def run(loop: Loop) -> bool:
         stopped = result.stop
         now = device.wall_s()
         step_s, before = now - before, now
-        _obey(loop, watch, result)
+        _report(loop, result)
+        if isinstance(result.action, Stop):
+            raise NumericFailure(result.action.reason)
         if state.step % recipe.train.log_every_steps == 0:
             _log(loop, result, step_s)
+        if isinstance(result.action, Rewind) and not stopped:
+            _rewind(loop)
+            before = device.wall_s()
+            continue
         ended = state.step == loop.total_steps
         saved = stopped or ended or state.step % recipe.checkpoint.every_steps == 0
         # What is due to be saved is saved first: a validation may be long, and a job's time ends in it.
@@ -105,7 +125,7 @@ def run(loop: Loop) -> bool:
 
 
 def _step(loop: Loop) -> StepResult:
-    """One optimizer step."""
+    """One optimizer step; the weights change if `stability.ladder` lets them."""
     training, state, recipe = loop.training, loop.state, loop.recipe
     task, gbs, first = training.task, recipe.batch.gbs, state.consumed_samples
     clock = steps.Clock()
@@ -117,21 +137,26 @@ def _step(loop: Loop) -> StepResult:
     if state.step == 0 or (state.step + 1) % DEAD_CHECK_STEPS == 0:
         _report_dead(loop)
     middle = device.mark()
-    updated, grad_norm, _ = training.optimizer.step()
-    end = device.mark()
     # One reduction tells every rank the loss and whether any of them was asked to stop.
     stop = torch.full((1,), float(loop.stop.after(state.step + 1)), dtype=summed.dtype, device=summed.device)
     shared = torch.cat([summed, stop])
     dist.all_reduce(shared)
+    totals = steps.total(task, shared[:-1])
+    grad_norm = optimizer.ready_norm(training.optimizer)
+    action = _decide(loop, totals.loss, grad_norm)
+    optimizer.scale_rates(training.optimizer, lr_factor(loop.rewinds, state.step + 1))
     lr = float(training.optimizer.param_groups[0]["lr"])
-    if updated:
-        training.schedule.step(increment=gbs)
+    if isinstance(action, Continue):
+        training.clip(grad_norm)
+        training.optimizer.step_with_ready_grads()
+    end = device.mark()
+    training.schedule.step(increment=gbs)
     tokens = loop.train.tokens(first, first + gbs)
     state.advance(gbs, tokens)
     return StepResult(
-        totals=steps.total(task, shared[:-1]),
-        grad_norm=float(grad_norm or 0.0),
-        skipped=not updated,
+        totals=totals,
+        grad_norm=grad_norm,
+        action=action,
         stop=bool(shared[-1] > 0),
         lr=lr,
         tokens=tokens,
@@ -142,26 +167,54 @@ def _step(loop: Loop) -> StepResult:
     )
 
 
-def _obey(loop: Loop, watch: LossWatch, result: StepResult) -> None:
-    """Does what `stability.ladder` decides of a step."""
-    mode, state = loop.recipe.stability.mode, loop.state
-    measured = Measured(
-        step=state.step,
-        loss=result.totals.loss,
-        grad_norm=result.grad_norm,
-        first_sample=state.consumed_samples - loop.recipe.batch.gbs,
-        last_sample=state.consumed_samples - 1,
-    )
-    if mode != "off" and not measured.finite:
+def _decide(loop: Loop, loss: float, grad_norm: float) -> Action:
+    """What `stability.ladder` says of the step whose gradients are ready: the same on every rank."""
+    recipe, state = loop.recipe, loop.state
+    first = state.consumed_samples
+    last = first + recipe.batch.gbs - 1
+    measured = Measured(step=state.step + 1, loss=loss, grad_norm=grad_norm, first_sample=first, last_sample=last)
+    if recipe.stability.mode != "off" and not measured.finite:
         measured = replace(measured, where=_where_not_finite(loop))
+    return decide(
+        recipe.stability,
+        recipe.precision,
+        state.memory,
+        measured,
+        len(loop.rewinds),
+        can_rewind=loop.saver.last_saved_step is not None,
+    )
+
+
+def _report(loop: Loop, result: StepResult) -> None:
+    """Events of a step: what the task noticed, and what was decided."""
     noticed = loop.training.task.notice(loop.training.task.metrics(result.totals.sums))
-    if loop.writer and noticed:
-        loop.writer.event(noticed.kind, state.step, **noticed.fields)
-    action = decide(mode, watch, measured)
-    if loop.writer and action.event:
-        loop.writer.event(action.event.kind, state.step, **action.event.fields)
-    if isinstance(action, Stop):
-        raise NumericFailure(action.reason)
+    action = result.action
+    for event in (noticed, action.event):
+        if loop.writer and event:
+            loop.writer.event(event.kind, loop.state.step, **event.fields)
+    if isinstance(action, Skip) and loop.writer:
+        loop.writer.event("batch_skipped", loop.state.step, because=action.event.kind)
+        _say(f"step {loop.state.step}: batch skipped ({action.event.kind})")
+
+
+def _rewind(loop: Loop) -> None:
+    """Back to the newest checkpoint, with a lower learning rate from there on."""
+    loop.watchdog.beat(loop.state.step, "rewinding")
+    loop.saver.finish(blocking=True)
+    from_step, stability = loop.state.step, loop.recipe.stability
+    loaded = loop.rewind()
+    for field in fields(State):
+        setattr(loop.state, field.name, getattr(loaded, field.name))
+    rewound = Rewound(
+        from_step=from_step,
+        to_step=loaded.step,
+        lr_factor=stability.rewind_lr_factor,
+        until_step=from_step + stability.rewind_lr_steps,
+    )
+    loop.rewinds.append(rewound)
+    if loop.writer:
+        loop.writer.event("rewind", from_step, **asdict(rewound))
+        _say(f"step {from_step}: back to step {loaded.step}, learning rate x {rewound.lr_factor:g} for a while")
 
 
 def _where_not_finite(loop: Loop) -> str:
@@ -219,7 +272,7 @@ def _log(loop: Loop, result: StepResult, step_s: float) -> None:
         # The peak of a CPU file is a round figure: a share of it would mean nothing.
         mfu=flops / recipe.hardware.peak_flops.bf16 if device.is_cuda() else None,
         memory_peak_bytes=memory,
-        skipped=result.skipped,
+        skipped=not isinstance(result.action, Continue),
         **loop.training.task.metrics(result.totals.sums),
     )
     _say(progress_line(row))

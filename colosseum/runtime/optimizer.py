@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 
@@ -113,6 +114,27 @@ def schedule(recipe: Recipe, optimizer: Any, total_steps: int) -> Any:
         use_checkpoint_opt_param_scheduler=False,
         override_opt_param_scheduler=True,
     )
+
+
+def clip(optimizer: Any, clip_grad: float, norm: float) -> None:
+    """Scales ready gradients of a norm to ``clip_grad``; 0 leaves them."""
+    for part in parts(optimizer):
+        parameters = [] if part.is_stub_optimizer else part.get_parameters()
+        if parameters and clip_grad > 0:
+            decoupled = part.config.use_precision_aware_optimizer_no_fp8_or_ds_fp8
+            clip_grad_by_total_norm_fp32(parameters, clip_grad, norm, decoupled)
+
+
+def ready_norm(optimizer: Any) -> float:
+    """Makes the gradients ready for the step; their norm over all ranks, before clipping."""
+    optimizer.prepare_grads()
+    return float(optimizer.get_grad_norm())
+
+
+def scale_rates(optimizer: Any, factor: float) -> None:
+    """Multiplies the learning rates that the schedule has set for the next step."""
+    for group in _groups(optimizer):
+        group["lr"] *= factor
 
 
 def parts(optimizer: Any) -> list[Any]:

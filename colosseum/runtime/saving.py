@@ -136,6 +136,7 @@ class Saver:
             lora=recipe.lora,
             tokens_by_source=dict(state.tokens_by_source),
             sample_order=training.task.sample_order(),
+            history=state.memory.history(),
             recipe_hash=recipe_hash(recipe),
             run_id=self._run.root.name,
             versions=_versions(),

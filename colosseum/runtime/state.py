@@ -15,6 +15,7 @@ from colosseum.checkpoint.metadata import Layout
 from colosseum.recipe.schema import Recipe
 from colosseum.runtime import parallel
 from colosseum.runtime.model import unwrapped
+from colosseum.runtime.stability.ladder import Memory
 from colosseum.runtime.tasks.base import Samples, Task
 
 CONTENT = {"distrib_optim_sharding_type": "fully_reshardable", "chained_optim_avoid_prefix": True}
@@ -33,6 +34,7 @@ class State:
     tokens_by_source: dict[str, int] = field(default_factory=dict)
     """The same by source, up to ``counted_samples``."""
     counted_samples: int = 0
+    memory: Memory = field(default_factory=Memory)
 
     def advance(self, samples: int, tokens: int) -> None:
         """One step more."""
@@ -58,6 +60,8 @@ class Training:
     optimizer: Any
     """None in a model that only generates; so is the schedule."""
     schedule: Any
+    clip: Any = None
+    """Called with the norm of ready gradients: scales them to ``optimizer.clip_grad``. None as the optimizer."""
 
 
 def layout_of(recipe: Recipe) -> Layout:

@@ -35,12 +35,15 @@ TEXTS = {
     "lr_schedule": "linear",
     "mode": "off",
     "hang_timeout": "33m",
+    "attention_backend": "flash",
 }
 """Another value of fields that are text; numbers and switches get one by themselves."""
+ONLY_OURS = "fusion.optimizer_step"
+"""The same mathematics in one pass of our runtime."""
 SAME = {
-    "megatron-lm": set(),
-    "nemo1": {"stability.hang_timeout"},  # a note says so
-    "nemo2": set(),
+    "megatron-lm": {ONLY_OURS},
+    "nemo1": {ONLY_OURS, "stability.hang_timeout"},  # a note says so
+    "nemo2": {ONLY_OURS},
 }
 SECTIONS = (
     "model tokenizer data batch parallelism recompute precision optimizer train overlap fusion checkpoint stability"

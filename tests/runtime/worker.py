@@ -15,7 +15,7 @@ import socket
 import sys
 import traceback
 import warnings
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ import xxhash  # noqa: E402, F401  (by the first save)
 
 from colosseum.recipe.schema import Recipe  # noqa: E402
 from colosseum.rundir import RunDir  # noqa: E402
-from colosseum.runtime import job, parallel  # noqa: E402
+from colosseum.runtime import job, parallel, steps  # noqa: E402
 from colosseum.runtime.failures import judge  # noqa: E402
 from colosseum.runtime.stopping import StopSignal  # noqa: E402
 
@@ -93,6 +93,7 @@ def _train(entry: dict[str, Any]) -> None:
     run = RunDir(Path(entry["run"]))
     attempt = run.attempt(0)
     attempt.root.mkdir(parents=True, exist_ok=True)
+    steps.forward_backward = poisoned(steps.forward_backward, entry["poison"], recipe.batch.gbs)
     try:
         job.train(job.Job(run=run, attempt=attempt, number=0, rank_info=rank_info), recipe, StopSignal())
     except Exception as error:
@@ -100,6 +101,33 @@ def _train(entry: dict[str, Any]) -> None:
             raise
         (run.root / "failed.json").write_text(json.dumps(asdict(judge(error))))
     dist.barrier()  # a rank that leaves ends the others
+
+
+def poisoned(true_step: Any, numbers: list[int], gbs: int) -> Any:
+    """A step that reads the labels of these steps (from 1) as one and the same token."""
+
+    def step(recipe: Any, task: Any, model: Any, samples: Any, first: int, **more: Any) -> Any:
+        number = first // gbs + 1
+        bad = Poisoned(samples) if number in numbers and not more["forward_only"] else samples
+        return true_step(recipe, task, model, bad, first, **more)
+
+    return step
+
+
+class Poisoned:
+    """Samples whose labels are all token 3."""
+
+    def __init__(self, samples: Any) -> None:
+        self.samples = samples
+
+    def micro_batches(self, *args: Any) -> Any:
+        batches = self.samples.micro_batches(*args)
+
+        def make(number: int) -> Any:
+            batch = batches.make(number)
+            return {**batch, "labels": batch["labels"] * 0 + 3}
+
+        return replace(batches, make=make)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 
 from colosseum.recipe.schema import Recipe
 from colosseum.rundir import RunDir, latest_rows
@@ -28,13 +29,19 @@ def train_all(runs: Mapping[str, Recipe], folder: Path) -> dict[str, dict[int, f
     return {name: losses(folder / name) for name in runs}
 
 
-def train_in_order(runs: Sequence[tuple[str, Recipe]], folder: Path) -> None:
-    """The same, those of one rank first; a name that comes twice is a run that is started again."""
+def train_in_order(
+    runs: Sequence[tuple[str, Recipe]], folder: Path, poison: Mapping[str, Sequence[int]] | None = None
+) -> None:
+    """The same, those of one rank first; a name that comes twice is a run that is started again.
+
+    Args:
+        poison: steps (from 1) of a run whose labels are wrong.
+    """
     by_ranks: dict[int, list[tuple[str, Recipe]]] = {}
     for name, recipe in runs:
         by_ranks.setdefault(recipe.resources.gpus, []).append((name, recipe))
     for ranks, some in sorted(by_ranks.items()):
-        _world(ranks, some, folder)
+        _world(ranks, some, folder, poison=poison or {})
 
 
 def fail_all(runs: Mapping[str, Recipe], folder: Path) -> dict[str, Verdict | None]:
@@ -48,9 +55,24 @@ def losses(run: Path) -> dict[int, float]:
     return {row["step"]: row["loss"] for row in latest_rows(RunDir(run).metrics, "train")}
 
 
-def _world(ranks: int, runs: Sequence[tuple[str, Recipe]], folder: Path, *, may_fail: bool = False) -> None:
+def _world(
+    ranks: int,
+    runs: Sequence[tuple[str, Recipe]],
+    folder: Path,
+    *,
+    may_fail: bool = False,
+    poison: Mapping[str, Sequence[int]] = MappingProxyType({}),
+) -> None:
     jobs = folder / f"jobs-{ranks}-{runs[0][0].replace('/', '-')}.json"
-    entries = [{"run": str(folder / name), "recipe": recipe.as_data(), "may_fail": may_fail} for name, recipe in runs]
+    entries = [
+        {
+            "run": str(folder / name),
+            "recipe": recipe.as_data(),
+            "may_fail": may_fail,
+            "poison": list(poison.get(name, ())),
+        }
+        for name, recipe in runs
+    ]
     jobs.write_text(json.dumps(entries))
     logs = [folder / f"{jobs.stem}-rank-{rank}.log" for rank in range(ranks)]
     world = {"ranks": ranks, "runs": str(jobs), "logs": [str(log) for log in logs], "env": dict(os.environ)}

@@ -16,6 +16,7 @@ from colosseum.engines.foreign import (
     path_faults,
     source_folder,
     total_steps,
+    without_ladder,
 )
 from colosseum.errors import Fault
 from colosseum.planning.plan import Plan
@@ -84,7 +85,7 @@ class MegatronLmEngine(Engine):
         return found.found
 
     def notes(self, recipe: Recipe) -> list[str]:
-        checkpoint, found = recipe.checkpoint, []
+        checkpoint, found = recipe.checkpoint, without_ladder("Megatron-LM", recipe)
         if checkpoint.keep_last is not None:
             kept = "all checkpoints" if checkpoint.keep_every is None else "the last checkpoint and each of keep_every"
             found.append(f"Megatron-LM keeps {kept}: checkpoint.keep_last = {checkpoint.keep_last} has no option")
@@ -265,6 +266,8 @@ def _overlap(recipe: Recipe) -> Iterator[str]:
         yield from ("--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl", "native")
     yield from _option("--no-rope-fusion", not fusion.rope)
     yield from _option("--no-gradient-accumulation-fusion", not fusion.gradient_accumulation)
+    if fusion.attention_backend != "auto":
+        yield from ("--attention-backend", fusion.attention_backend)
 
 
 def _run(recipe: Recipe) -> Iterator[str]:

@@ -9,7 +9,16 @@ from typing import Any
 from colosseum.bundle import to_yaml
 from colosseum.engines import megatron_checkpoints
 from colosseum.engines.base import NEMO_IMAGE, About, Engine, EngineLaunch, Releases, Setting
-from colosseum.engines.foreign import Command, Refusals, common_faults, kept_by, launch, total_steps, validates_in_time
+from colosseum.engines.foreign import (
+    Command,
+    Refusals,
+    common_faults,
+    kept_by,
+    launch,
+    total_steps,
+    validates_in_time,
+    without_ladder,
+)
 from colosseum.engines.nemo1.config import ACTIVATIONS, LOGS, PREFIX, SCHEDULES, config
 from colosseum.engines.nemo1.nemo_file import CONFIG, SHAPE, configuration
 from colosseum.errors import Fault
@@ -92,7 +101,7 @@ class Nemo1Engine(Engine):
 
     def notes(self, recipe: Recipe) -> list[str]:
         found = ["NeMo 1.x has no hang timeout of its own: NCCL's watchdog ends a hang after its default, 10 minutes"]
-        found += kept_by("NeMo 1.x", recipe)
+        found += [*kept_by("NeMo 1.x", recipe), *without_ladder("NeMo 1.x", recipe)]
         if recipe.task.kind != "cpt":
             found.append("NeMo-Aligner takes the architecture from the checkpoint's own configuration")
             if recipe.train.log_every_steps != 1:
@@ -191,6 +200,9 @@ def _precision(recipe: Recipe, found: Refusals) -> None:
     found.unless(precision.fp8 in ("none", "delayed"), "precision.fp8", precision.fp8, rule, "delayed", "none")
     rule = "keeps Adam's moments in fp32; mcore, megatron-lm and nemo2 also in bf16"
     found.unless(precision.moments_dtype == "fp32", "precision.moments_dtype", precision.moments_dtype, rule, "fp32")
+    attention = recipe.fusion.attention_backend
+    rule = "leaves the attention kernel to Transformer Engine; mcore, megatron-lm and nemo2 can name it"
+    found.unless(attention == "auto", "fusion.attention_backend", attention, rule, "auto")
     schedule = recipe.optimizer.lr_schedule
     rule = "has no linear decay to min_lr; mcore, megatron-lm and nemo2 have"
     found.unless(schedule in SCHEDULES, "optimizer.lr_schedule", schedule, rule, *SCHEDULES)

@@ -17,6 +17,7 @@ from colosseum.engines.foreign import (
     path_faults,
     total_steps,
     validates_in_time,
+    without_ladder,
 )
 from colosseum.engines.nemo2.config import LOGS, SCHEDULES, launch_tree
 from colosseum.errors import Fault
@@ -66,7 +67,7 @@ class Nemo2Engine(Engine):
         return found.found
 
     def notes(self, recipe: Recipe) -> list[str]:
-        return kept_by("NeMo 2", recipe)
+        return [*kept_by("NeMo 2", recipe), *without_ladder("NeMo 2", recipe)]
 
     def render(self, recipe: Recipe, plan: Plan) -> EngineLaunch:
         command = Command(

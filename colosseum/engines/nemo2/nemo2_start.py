@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import importlib
 import json
+import operator
 from pathlib import Path
 from typing import Any
 
 
 def named(text: str) -> Any:
-    """The object that ``module:name`` names."""
+    """The object that ``module:name`` names; the name may have dots."""
     module, _, name = text.partition(":")
-    return getattr(importlib.import_module(module), name)
+    return operator.attrgetter(name)(importlib.import_module(module))
 
 
 def build(node: Any) -> Any:

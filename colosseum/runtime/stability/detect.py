@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,40 +20,41 @@ MAD_TO_SIGMA = 1.4826
 """Median absolute deviation to standard deviation, for normally distributed values."""
 
 
+NORM_FACTOR = 10.0
+"""A gradient norm this many times the median of the last ones is a spike; ours."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spike:
-    """A loss far above those before it."""
+    """A value far above those before it."""
 
-    step: int
-    loss: float
     expected: float
     """Median of the last few steps."""
     limit: float
 
 
-class LossWatch:
-    """Compares each step's loss with the last few, in units of the noise from step to step.
+def loss_spike(losses: Sequence[float], loss: float) -> Spike | None:
+    """The spike that a (finite) loss is after those of the steps before it, if it is one.
 
-    Differences, not values, measure the noise: early on the curve falls by more than it shakes. A spike is no part of
-    what later steps are compared with.
+    Differences, not values, measure the noise: early on the curve falls by more than it shakes.
     """
-
-    def __init__(self) -> None:
-        self._window: deque[float] = deque(maxlen=WINDOW)
-
-    def update(self, step: int, loss: float) -> Spike | None:
-        """The spike that this (finite) loss is, if it is one."""
-        if len(self._window) >= ENOUGH:
-            losses = list(self._window)
-            differences = [b - a for a, b in itertools.pairwise(losses)]
-            middle = statistics.median(differences)
-            sigma = MAD_TO_SIGMA * statistics.median(abs(d - middle) for d in differences)
-            expected = statistics.median(losses[-RECENT:])
-            limit = expected + max(SIGMAS * sigma, SMALLEST_SPIKE)
-            if loss > limit:
-                return Spike(step=step, loss=loss, expected=expected, limit=limit)
-        self._window.append(loss)
+    if len(losses) < ENOUGH:
         return None
+    differences = [b - a for a, b in itertools.pairwise(losses)]
+    middle = statistics.median(differences)
+    sigma = MAD_TO_SIGMA * statistics.median(abs(d - middle) for d in differences)
+    expected = statistics.median(losses[-RECENT:])
+    limit = expected + max(SIGMAS * sigma, SMALLEST_SPIKE)
+    return Spike(expected=expected, limit=limit) if loss > limit else None
+
+
+def norm_spike(norms: Sequence[float], norm: float) -> Spike | None:
+    """The same of a gradient norm."""
+    if len(norms) < ENOUGH:
+        return None
+    expected = statistics.median(norms)
+    limit = NORM_FACTOR * expected
+    return Spike(expected=expected, limit=limit) if norm > limit else None
 
 
 def gradients(chunks: Sequence[Any]) -> Iterator[tuple[str, torch.Tensor]]:
