@@ -17,6 +17,7 @@ from typing import Any
 
 from colosseum.checkpoint import folders
 from colosseum.checkpoint.growth import Growth
+from colosseum.checkpoint.hf.carrying import carry, is_carried, known_origin
 from colosseum.checkpoint.metadata import CheckpointMetadata, ModelShape, Origin
 from colosseum.checkpoint.pieces import Work, finished_file, note_of
 from colosseum.checkpoint.torchdist import METADATA, NUMBERED, Index, Item, layer_of, layers_in, read_index, write_index
@@ -53,7 +54,8 @@ def expand(source: Path, out: Path, plan: Growth, *, workers: int = WORKERS) -> 
     folder.mkdir(parents=True, exist_ok=True)
     origin = origin_of(source, metadata, plan)
     work = Work(source, folder, index, plan, key=hashlib.sha256(origin.model_dump_json().encode()).hexdigest())
-    names = [name for name in metadata.files if name != METADATA]
+    names = [name for name in metadata.files if name != METADATA and not is_carried(name)]
+    folders.check_sums(source, metadata, folders.checksums(source, filter(is_carried, metadata.files)))
     with ThreadPoolExecutor(workers) as pool:
         jobs = {name: pool.submit(finished_file, work, name, metadata.files[name]) for name in names}
         try:
@@ -63,7 +65,10 @@ def expand(source: Path, out: Path, plan: Growth, *, workers: int = WORKERS) -> 
             raise
     items = tuple(item for part in parts.values() for item in part.items)
     write_index(folder, Index(folder, items, *_tensors(index, items, plan), None))
-    files = {name: part.sum for name, part in parts.items()} | folders.checksums(folder, [METADATA])
+    described = [METADATA]
+    if (known := known_origin(source, metadata)) is not None:
+        described += carry(known, known.model.model_copy(update={"num_layers": len(plan.order)}), folder)
+    files = {name: part.sum for name, part in parts.items()} | folders.checksums(folder, described)
     shape = metadata.model.model_copy(update={"num_layers": len(plan.order)})
     keeps = metadata.has_optimizer and plan.moments != "drop"
     update = {"files": files, "model": shape, "has_optimizer": keeps, "origin": origin}
@@ -120,5 +125,5 @@ def model_of(shape: ModelShape) -> Model | None:
     """The recorded model of a checkpoint; None if it has no RoPE or an older release wrote it, which recorded less."""
     if shape.rope_base is None:
         return None
-    known = shape.model_dump(exclude={"seq_length", "positions"})
+    known = shape.model_dump(exclude={"seq_length", "positions"}, exclude_none=True)
     return Model(**known)

@@ -116,6 +116,20 @@ def checksums(folder: Path, names: Iterable[str]) -> dict[str, FileSum]:
     return found
 
 
+def check_sums(folder: Path, metadata: CheckpointMetadata, found: dict[str, FileSum] | None = None) -> None:
+    """Compares every file with its checksum, so that damage is not copied.
+
+    Args:
+        found: checksums, where the files have been read already.
+
+    Raises:
+        RefusedInput: a file was changed since.
+    """
+    found = checksums(folder, sorted(metadata.files)) if found is None else found
+    if changed := [name for name, total in found.items() if total != metadata.files[name]]:
+        raise RefusedInput(f"{folder} is damaged: {', '.join(changed[:3])} changed since it was written")
+
+
 def commit(checkpoints: Path, step: int, metadata: CheckpointMetadata) -> None:
     """Commits checkpoint ``step``: flushes its files to disk first, then colosseum.json, then Megatron's tracker."""
     folder = checkpoint_folder(checkpoints, step)
@@ -128,16 +142,21 @@ def commit(checkpoints: Path, step: int, metadata: CheckpointMetadata) -> None:
 
 
 def prune(checkpoints: Path, keep_last: int | None, keep_every: int | None) -> list[int]:
-    """Deletes all but the last ``keep_last`` complete checkpoints (None = keeps all); returns the deleted steps.
-
-    Steps divisible by ``keep_every`` are kept. colosseum.json is deleted first: a half-deleted folder is unfinished.
-    """
-    if keep_last is None:
-        return []
-    steps = [step for step in saved_steps(checkpoints) if is_committed(checkpoint_folder(checkpoints, step))]
-    gone = [step for step in steps[:-keep_last] if keep_every is None or step % keep_every]
+    """Deletes all but the last ``keep_last`` complete checkpoints (None = keeps all); returns the deleted steps."""
+    gone = [] if keep_last is None else beyond(checkpoints, keep_last, keep_every)
     for step in gone:
-        folder = checkpoint_folder(checkpoints, step)
-        (folder / CHECKPOINT_MARK).unlink()
-        shutil.rmtree(folder)
+        delete(checkpoints, step)
     return gone
+
+
+def beyond(checkpoints: Path, keep_last: int, keep_every: int | None) -> list[int]:
+    """Complete steps before the last ``keep_last`` (at least 1) that ``keep_every`` does not divide."""
+    steps = [step for step in saved_steps(checkpoints) if is_committed(checkpoint_folder(checkpoints, step))]
+    return [step for step in steps[:-keep_last] if keep_every is None or step % keep_every]
+
+
+def delete(checkpoints: Path, step: int) -> None:
+    """Deletes a checkpoint, colosseum.json first: a half-deleted folder is unfinished."""
+    folder = checkpoint_folder(checkpoints, step)
+    (folder / CHECKPOINT_MARK).unlink()
+    shutil.rmtree(folder)

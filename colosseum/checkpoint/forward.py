@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from colosseum.errors import RefusedInput
-from colosseum.recipe.schema import Model
+from colosseum.recipe.schema import LLAMA3_OLD_CONTEXT, Model
 
 
 class Source(Protocol):
@@ -72,6 +72,8 @@ def _layer(source: Source, model: Model, layer: int, x_SH: Any, cos_SD: Any, sin
     # One block of rows per KV group: its queries, its key, its value.
     qkv = qkv.view(len(x_SH), groups, each + 2, channels)
     q, k, v = qkv[:, :, :each].reshape(len(x_SH), -1, channels), qkv[:, :, each], qkv[:, :, each + 1]
+    if model.qk_layernorm:
+        q, k = (_norm(source, model, f"{here}self_attention.{n}_layernorm.", layer, t) for n, t in (("q", q), ("k", k)))
     q, k = (_rotated(t, cos_SD, sin_SD) for t in (q, k))
     q, k, v = (t.transpose(0, 1)[None] for t in (q, k, v))
     context = attend(q, k, v, is_causal=True, enable_gqa=each > 1)[0]
@@ -105,17 +107,38 @@ def _rotated(x_SND: Any, cos_SD: Any, sin_SD: Any) -> Any:
 
 
 def _rotations(model: Model, length: int) -> tuple[Any, Any]:
-    """Cosines and sines ``[S, D * rotary_percent]``; with Llama 3.1's scaling of low frequencies if set
-    (arXiv:2407.21783; factors 1 and 4, old context 8192, as in megatron-core)."""
+    """Cosines and sines ``[S, D * rotary_percent]``, scaled as the model says."""
     import torch
 
     channels = int(model.head_dim * model.rotary_percent)
     inverse = 1.0 / model.rope_base ** (torch.arange(0, channels, 2, dtype=torch.float32) / channels)
-    if model.rope_scaling is not None:
-        low, high, old = 1.0, 4.0, 8192
-        turns = old * inverse / (2 * math.pi)
-        smooth = ((turns - low) / (high - low)).clamp(0, 1)
-        inverse = (1 - smooth) * inverse / model.rope_scaling + smooth * inverse
+    larger = 1.0
+    if (factor := model.rope_scaling) is not None:
+        kept = _unscaled_share(model, inverse)
+        inverse = (1 - kept) * inverse / factor + kept * inverse
+        if model.rope_scaling_type == "yarn":
+            larger = 0.1 * math.log(factor) + 1.0
     angles = torch.outer(torch.arange(length, dtype=torch.float32), inverse)
     angles = torch.cat((angles, angles), dim=-1)
-    return angles.cos(), angles.sin()
+    return angles.cos() * larger, angles.sin() * larger
+
+
+def _unscaled_share(model: Model, inverse: Any) -> Any:
+    """How much of each frequency stays as it was, 0 to 1: by the turns it made in the context before scaling.
+
+    linear: nothing (arXiv:2306.15595). llama3: between 1 and 4 turns (arXiv:2407.21783). yarn: between 1 and 32 turns,
+    in whole channels (arXiv:2309.00071, section 3.2).
+    """
+    import torch
+
+    if model.rope_scaling_type == "linear":
+        return torch.zeros_like(inverse)
+    old = model.original_max_position_embeddings or LLAMA3_OLD_CONTEXT
+    if model.rope_scaling_type == "llama3":
+        return ((old * inverse / (2 * math.pi) - 1.0) / 3.0).clamp(0, 1)
+
+    def channel(turns: float) -> float:
+        return 2 * len(inverse) * math.log(old / (turns * 2 * math.pi)) / (2 * math.log(model.rope_base))
+
+    first, last = max(math.floor(channel(32.0)), 0), min(math.ceil(channel(1.0)), 2 * len(inverse) - 1)
+    return 1 - ((torch.arange(len(inverse)) - first) / max(last - first, 0.001)).clamp(0, 1)

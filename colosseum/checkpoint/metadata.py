@@ -48,11 +48,17 @@ class ModelShape(Part):
     layernorm_zero_centered_gamma: bool | None = None
     layernorm_epsilon: float | None = None
     add_bias_linear: bool | None = None
+    add_qkv_bias: bool | None = None
+    qk_layernorm: bool | None = None
     position_embedding_type: str | None = None
     rotary_percent: float | None = None
     rope_base: int | None = None
     rope_scaling: float | None = None
-    """None also for a model without it; ``rope_base`` shows whether it was recorded."""
+    """None also for a model that has none; ``rope_base`` tells whether it was recorded."""
+    rope_scaling_type: str | None = None
+    """None also without scaling."""
+    original_max_position_embeddings: int | None = None
+    """As ``rope_scaling``."""
     positions: int | None = None
     """Rows of the learned position embedding; None with RoPE."""
 
@@ -81,10 +87,14 @@ class ModelShape(Part):
             layernorm_zero_centered_gamma=model.layernorm_zero_centered_gamma,
             layernorm_epsilon=model.layernorm_epsilon,
             add_bias_linear=model.add_bias_linear,
+            add_qkv_bias=model.add_qkv_bias,
+            qk_layernorm=model.qk_layernorm,
             position_embedding_type=model.position_embedding_type,
             rotary_percent=None if learned else model.rotary_percent,
             rope_base=None if learned else model.rope_base,
             rope_scaling=None if learned else model.rope_scaling,
+            rope_scaling_type=None if learned or model.rope_scaling is None else model.rope_scaling_type,
+            original_max_position_embeddings=None if learned else model.original_max_position_embeddings,
             positions=(model.max_position_embeddings or seq_length) if learned else None,
         )
 
@@ -101,14 +111,19 @@ class ModelShape(Part):
         found = []
         for name in ModelShape.model_fields:
             before, after = getattr(self, name), getattr(wanted, name)
-            recorded = before is not None or (name == "rope_scaling" and self.rope_base is not None)
+            recorded = before is not None or (self.rope_base is not None and self._is_none(name))
             if recorded and before != after and (name in MAY_CHANGE) == may:
                 found.append((name, before, after))
         return found
 
+    def _is_none(self, name: str) -> bool:
+        """Whether None is a value of the field, recorded by who records ``rope_base``."""
+        return name == "rope_scaling" or (name in SCALING and self.rope_scaling is None)
 
-MAY_CHANGE = ("seq_length", "rope_base", "rope_scaling")
-"""Training on longer sequences changes the base on purpose."""
+
+SCALING = ("rope_scaling_type", "original_max_position_embeddings")
+MAY_CHANGE = ("seq_length", "rope_base", "rope_scaling", *SCALING)
+"""Training on longer sequences goes on with another base on purpose."""
 
 
 class FileSum(Part):
@@ -131,7 +146,7 @@ class LossHistory(Part):
 class Origin(Part):
     """Origin of a checkpoint that a command made from another one."""
 
-    command: Literal["expand"]
+    command: Literal["expand", "average"]
     source: str
     """RUN@STEP, or a folder name."""
     source_hash: str

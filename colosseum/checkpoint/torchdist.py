@@ -61,14 +61,18 @@ def read_index(folder: Path) -> Index:
         EnvironmentFault: torch is not installed.
     """
     try:
+        return index_of((folder / METADATA).read_bytes(), folder)
+    except OSError as error:
+        raise RefusedInput(f"{folder} is not a torch_dist checkpoint: it has no {METADATA}") from error
+
+
+def index_of(content: bytes, folder: Path) -> Index:
+    """As ``read_index``, of a ``.metadata`` that has been read."""
+    try:
         import torch  # noqa: F401
     except ImportError as error:
         raise EnvironmentFault("reading a checkpoint's tensors needs torch: pip install 'colosseum[train]'") from error
     path = folder / METADATA
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise RefusedInput(f"{folder} is not a torch_dist checkpoint: it has no {METADATA}") from error
     raw = load_pickle(content, what=str(path), allow=DEFAULT | FOREIGN)
     shapes, dtypes, sizes = {}, {}, {}
     for key, entry in raw.state_dict_metadata.items():
@@ -185,6 +189,15 @@ class Tensors:
 
     def has(self, key: str, layer: int | None = None) -> bool:
         return (key, layer) in self._items
+
+    def shapes(self) -> dict[tuple[str, int | None], tuple[int, ...]]:
+        """Of each tensor, of a layer without the leading axis."""
+        found = {}
+        for (key, layer), items in self._items.items():
+            shape = self._index.shapes[items[0].key]
+            stacked = layer is not None and not NUMBERED.match(items[0].key)
+            found[key, layer] = shape[1:] if stacked else shape
+        return found
 
     def names(self) -> Iterator[tuple[str, int | None]]:
         yield from self._items

@@ -1,4 +1,4 @@
-"""``colosseum checkpoint inspect|expand|import|export``."""
+"""``colosseum checkpoint``: inspect and expand here, the other commands beside it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from colosseum.checkpoint.inspect import inspect as inspected
 from colosseum.checkpoint.proof import PROBE, grow
 from colosseum.cli.arguments import CheckpointWord
 from colosseum.cli.checkpoint_hf import checkpoint_of, export, import_
+from colosseum.cli.checkpoint_kept import average, copy, prune
+from colosseum.cli.checkpoint_probe import probe
 from colosseum.cli.output import Json, Runs, emit, note, say
 from colosseum.errors import RunFailed
 from colosseum.units import format_bytes
@@ -20,11 +22,15 @@ from colosseum.units import format_bytes
 app = typer.Typer(no_args_is_help=True)
 app.command("import")(import_)
 app.command()(export)
+app.command()(average)
+app.command()(probe)
+app.command()(copy)
+app.command()(prune)
 
 
 @app.callback()
 def _group() -> None:
-    """Inspect, grow, import and export checkpoints."""
+    """Inspect, grow, average, copy, prune, import and export checkpoints."""
 
 
 @app.command()

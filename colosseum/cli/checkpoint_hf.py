@@ -1,4 +1,4 @@
-"""``colosseum checkpoint import hf`` and ``export hf``."""
+"""``colosseum checkpoint import`` and ``export``: of Hugging Face, Megatron-LM and NeMo 1.x."""
 
 from __future__ import annotations
 
@@ -20,15 +20,25 @@ from colosseum.launch.runs.submit import find_run
 from colosseum.units import format_bytes
 
 IMPORT_SCHEMA, EXPORT_SCHEMA = "colosseum.checkpoint-import/1", "colosseum.checkpoint-export/1"
-Format = Annotated[Literal["hf"], typer.Argument(metavar="hf", help="hf: a Hugging Face folder.", show_default=False)]
+In = Annotated[
+    Literal["hf", "megatron", "nemo"],
+    typer.Argument(metavar="hf|megatron|nemo", help="Who wrote it: Hugging Face, Megatron-LM, NeMo 1.x."),
+]
+Out = Annotated[Literal["hf", "megatron"], typer.Argument(metavar="hf|megatron", help="Who shall read it.")]
 Dtype = Annotated[
     Literal["bf16", "fp32"] | None, typer.Option("--dtype", help="dtype of the written weights. Default: unchanged.")
 ]
 
 
 def import_(
-    kind: Format,
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder with config.json and *.safetensors.")],
+    kind: In,
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR|FILE",
+            help="hf: folder with config.json and *.safetensors. megatron: iter_N or its parent. nemo: FILE.nemo.",
+        ),
+    ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Checkpoint folder to write.")],
     recipe_out: Annotated[
         Path | None, typer.Option("--recipe-out", metavar="FILE", help="Also write an SFT recipe for the model.")
@@ -36,10 +46,14 @@ def import_(
     dtype: Dtype = None,
     as_json: Json = False,
 ) -> None:
-    """Convert a Hugging Face model to a checkpoint. Start from it with `checkpoint.from=OUT checkpoint.load=[weights]`.
+    """Convert a foreign model to a checkpoint. Start from it with `checkpoint.from=OUT checkpoint.load=[weights]`.
 
-    Llama, Mistral (without sliding window) and Nemotron, with their tokenizer. OUT appears complete or not at all.
+    hf: Llama, Mistral, Qwen and Nemotron, with their tokenizer. megatron and nemo: dense GPTs in torch_dist, weights
+    only. OUT appears complete or not at all.
     """
+    if kind != "hf":
+        _import_weights(kind, folder, out, recipe_out, dtype, as_json)
+        return
     if recipe_out is not None:
         refuse_existing(recipe_out, "--recipe-out")
         if recipe_out.suffix not in (".yaml", ".yml"):
@@ -67,8 +81,36 @@ def import_(
     emit(as_json, {"schema": IMPORT_SCHEMA, **result}, show)
 
 
+def _import_weights(
+    kind: str, source: Path, out: Path, recipe_out: Path | None, dtype: str | None, as_json: bool
+) -> None:
+    """``import megatron`` and ``import nemo``."""
+    for option, value in (("--recipe-out", recipe_out), ("--dtype", dtype)):
+        if value is not None:
+            raise RefusedInput(
+                [Fault(path=option, value=str(value), rule="is of import hf only", where="command line")]
+            )
+    needs_torch()
+    if kind == "megatron":
+        from colosseum.checkpoint.megatron import import_megatron
+
+        written = import_megatron(source, out, progress=_progress("imported"))
+    else:
+        from colosseum.checkpoint.nemo import import_nemo
+        from colosseum.engines.nemo1.importer import model_values
+
+        written = import_nemo(source, out, model_values, progress=_progress("imported"))
+    result = {"checkpoint": str(out), "architecture": None, "recipe": None, "dtype": written.dtype}
+
+    def show() -> None:
+        say(f"{out}: {written.model.num_layers} layers, {written.dtype}; it has no tokenizer")
+        say(f"begin from it: checkpoint.from={out} checkpoint.load=[weights]")
+
+    emit(as_json, {"schema": IMPORT_SCHEMA, **result}, show)
+
+
 def export(
-    kind: Format,
+    kind: Out,
     source: CheckpointWord,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to write.")],
     dtype: Dtype = None,
@@ -76,9 +118,22 @@ def export(
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Convert a checkpoint to a Hugging Face folder: weights, config, tokenizer, chat template, model card."""
+    """Convert a checkpoint to a folder that others load.
+
+    hf: weights, config, tokenizer, chat template, model card. megatron: `--pretrained-checkpoint OUT` of Megatron-LM.
+    """
     checkpoint = checkpoint_of(source, runs, cluster)
     needs_torch()
+    if kind == "megatron":
+        if dtype is not None:
+            rule = "is of export hf only"
+            raise RefusedInput([Fault(path="--dtype", value=dtype, rule=rule, where="command line")])
+        from colosseum.checkpoint.megatron import export_megatron
+
+        export_megatron(checkpoint, out, progress=_progress("exported"))
+        written = {"schema": EXPORT_SCHEMA, "folder": str(out), "checkpoint": str(checkpoint), "notes": []}
+        emit(as_json, written, lambda: say(f"{out}: from {checkpoint}; --pretrained-checkpoint {out}"))
+        return
     from colosseum.checkpoint.hf.exporting import export_hf
 
     notes = export_hf(checkpoint, out, dtype=dtype, progress=_progress("exported"))

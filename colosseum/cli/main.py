@@ -68,7 +68,7 @@ VERBS = (
     ),
     Verb("cluster", "colosseum.cli.cluster:app", "List and check clusters.", MACHINES),
     Verb("generate", "colosseum.cli.generate:generate", "Generate responses to prompts, or chat.", DATA),
-    Verb("checkpoint", "colosseum.cli.checkpoint:app", "Inspect, grow, import and export checkpoints.", DATA),
+    Verb("checkpoint", "colosseum.cli.checkpoint:app", "Inspect, grow, average, copy and convert checkpoints.", DATA),
     Verb("data", "colosseum.cli.data:app", "Prepare and check training data.", DATA),
 )
 

@@ -160,7 +160,7 @@ def matmul_peak(job: Job) -> float:
 def _memory_bound(
     job: Job, lay: Layouts, c: Constants, t: Array, n_qkv: Array, n_up: Array, k_down: Array
 ) -> tuple[Array, Array]:
-    """Kernels that only move bytes: two norms and residuals, the activation, RoPE, biases, dropout, FP8 casts.
+    """Kernels that only move bytes: norms and residuals, the activation, RoPE, biases, dropout, FP8 casts.
 
     Bytes an element: a fused activation reads its input (both halves when gated) and writes its output, backward it
     reads them with the gradient and writes the input's gradient; dropout keeps a mask of one byte.
@@ -173,8 +173,11 @@ def _memory_bound(
     drop = 2.0 * rows * shape.hidden if shape.hidden_dropout else 0.0
     forward = c.elementwise_scale * (norm + t * k_down * act_f + rope + drop)
     backward = c.elementwise_scale * (1.6 * norm + t * k_down * act_b + rope + 5.0 * drop)
-    if shape.bias:
-        outputs = t * (n_qkv + n_up) + 2.0 * rows * shape.hidden
+    if shape.qk_norm:
+        heads = t * (shape.heads + shape.groups) * shape.head_dim / tp
+        forward, backward = forward + c.elementwise_scale * 4.0 * heads, backward + c.elementwise_scale * 6.0 * heads
+    if shape.qkv_bias:
+        outputs = t * n_qkv + (t * n_up + 2.0 * rows * shape.hidden if shape.bias else 0.0)
         forward = forward + c.elementwise_scale * 4.0 * outputs
         if not job.is_fp8:  # FP8 casts sum the bias gradients on their way
             backward = backward + c.elementwise_scale * 2.0 * outputs

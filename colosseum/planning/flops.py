@@ -32,6 +32,10 @@ class Shape:
     """Megatron pads the vocabulary to a multiple of this times tp."""
     tied: bool
     bias: bool
+    qkv_bias: bool
+    """Of the QKV projection, with those of all linear layers or alone."""
+    qk_norm: bool
+    """A norm of the queries and keys of each head."""
     norm_params: int
     """Parameters of one norm, in units of h: 2 LayerNorm (scale, shift), 1 RMSNorm."""
     learned_positions: int
@@ -55,6 +59,8 @@ class Shape:
             vocab_unit=model.make_vocab_size_divisible_by,
             tied=model.tied_embeddings,
             bias=model.add_bias_linear,
+            qkv_bias=model.add_bias_linear or model.add_qkv_bias,
+            qk_norm=model.qk_layernorm,
             norm_params=1 if model.normalization == "RMSNorm" else 2,
             learned_positions=(model.max_position_embeddings or seq_length) if learned else 0,
             hidden_dropout=model.hidden_dropout > 0,
@@ -80,8 +86,12 @@ class Shape:
     def layer_small_params(self) -> int:
         """Norms and biases of one layer; they are not split by tp."""
         small = 2 * self.norm_params * self.hidden
+        if self.qk_norm:
+            small += 2 * self.norm_params * self.head_dim
+        if self.qkv_bias:
+            small += self.qkv_width
         if self.bias:
-            small += self.qkv_width + 2 * self.hidden + self.ffn * (2 if self.gated else 1)
+            small += 2 * self.hidden + self.ffn * (2 if self.gated else 1)
         return small
 
     @property

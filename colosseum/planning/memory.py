@@ -54,8 +54,8 @@ def layer_activations(job: Job, lay: Layouts) -> Array:
     rows = np.where(lay.sequence_parallel > 0, t / tp, t)
     ad, gd = shape.heads * shape.head_dim / tp, np.maximum(shape.groups / tp, 1.0) * shape.head_dim
     f = shape.ffn / tp
-    norms, mlp_out = 8.0 * shape.hidden * rows, 2.0 * f * t
-    attention, mlp_in = t * (4.0 * ad + 4.0 * gd), (4.0 if shape.gated else 2.0) * f * t
+    norms, mlp_out, mlp_in = 8.0 * shape.hidden * rows, 2.0 * f * t, (4.0 if shape.gated else 2.0) * f * t
+    attention = t * (ad + gd) * (6.0 if shape.qk_norm else 4.0)  # a norm of queries and keys keeps its inputs
     if job.is_fp8:
         # FP8 copies replace the norms' outputs and the activation's; delayed scaling keeps one of the attention's too.
         norms, mlp_out = norms - 2.0 * shape.hidden * rows, mlp_out / 2.0

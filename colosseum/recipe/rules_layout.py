@@ -7,6 +7,7 @@ from math import gcd, lcm
 
 from colosseum.recipe.base import AUTO
 from colosseum.recipe.rules_base import Facts, Finding, Rule, divisors, multiples
+from colosseum.recipe.schema import LLAMA3_OLD_CONTEXT
 
 
 def gpus_fill_replicas(facts: Facts) -> Iterator[Finding]:
@@ -197,6 +198,35 @@ def ffn_splits(facts: Facts) -> Iterator[Finding]:
         yield Finding(path, f"the MLP's {ffn} columns must be a multiple of tp = {tp}", tries)
 
 
+def _rope_scaling(facts: Facts) -> Iterator[Finding]:
+    """What megatron-core's RoPE computes of each kind of scaling."""
+    model, kind, old = (
+        facts.recipe.model,
+        facts.recipe.model.rope_scaling_type,
+        "model.original_max_position_embeddings",
+    )
+    before = model.original_max_position_embeddings
+    if model.rope_scaling is None:
+        if kind != "llama3":
+            yield Finding("model.rope_scaling", f"{kind} needs a factor", (2.0, 4.0))
+        if before is not None:
+            yield Finding(old, "must be null without model.rope_scaling", (None,))
+    elif kind == "llama3" and before not in (None, LLAMA3_OLD_CONTEXT):
+        rule = "megatron-core computes RoPE scaling of the kind llama3 with one value only"
+        yield Finding(old, rule, (None, LLAMA3_OLD_CONTEXT))
+    elif kind == "linear" and before is not None:
+        yield Finding(old, "linear scaling divides every position: must be null", (None,))
+    elif kind == "yarn":
+        if before is None:
+            yield Finding(old, "yarn needs the context that the model was trained with before", (4096, 8192, 32768))
+        if model.rope_scaling < 1:
+            yield Finding("model.rope_scaling", "yarn stretches: must be at least 1", (1.0, 4.0))
+        if model.rotary_percent != 1.0:
+            yield Finding("model.rotary_percent", "megatron-core's yarn turns all channels of a head", (1.0,))
+        if facts.recipe.fusion.rope:
+            yield Finding("fusion.rope", "the fused kernel leaves out yarn's attention factor", (False,))
+
+
 def sequence_parallel_needs_tp(facts: Facts) -> Iterator[Finding]:
     """Sequence parallelism splits activations over the TP ranks; it needs TP (megatron-core ModelParallelConfig)."""
     if facts.recipe.parallelism.sequence_parallel is True and facts.tp == 1:
@@ -227,6 +257,7 @@ def positions_reach(facts: Facts) -> Iterator[Finding]:
         if model.rope_scaling is not None:
             yield Finding("model.rope_scaling", "must be null without RoPE", (None,))
         return
+    yield from _rope_scaling(facts)
     turned = int(model.head_dim * model.rotary_percent) if model.rotary_percent < 1 else model.head_dim
     if turned < 2 or turned % 2:
         pairs = range(1, min(model.head_dim // 2, 4096) + 1)

@@ -36,6 +36,10 @@ from colosseum.recipe.tasks import AlignmentTask, Lora, PreferenceTask, Task
 # --- what is trained ---------------------------------------------------------------------------------------------
 
 
+LLAMA3_OLD_CONTEXT = 8192
+"""megatron-core's ``RotaryEmbedding._apply_scaling`` knows no other context before scaling."""
+
+
 def padded_vocab(rows: int, divisible_by: int, tp: Any) -> Any:
     """``rows`` rounded up to a multiple of ``divisible_by * tp`` (Megatron's rule); ``tp``: an int or an array."""
     unit = divisible_by * tp
@@ -58,11 +62,19 @@ class Model(Section):
     layernorm_zero_centered_gamma: bool = Field(True, description="layernorm1p")
     layernorm_epsilon: Positive = 1e-5
     add_bias_linear: bool = False
+    add_qkv_bias: bool = Field(False, description="a bias in the QKV projection alone (Qwen2)")
+    qk_layernorm: bool = Field(False, description="a norm of each head's queries and keys before RoPE (Qwen3)")
     tied_embeddings: bool = Field(False, description="input and output embedding share one matrix")
     position_embedding_type: Literal["rope", "learned_absolute"] = "rope"
     rotary_percent: Fraction = 0.5
     rope_base: Count = 10000
-    rope_scaling: Positive | None = Field(None, description="Llama-3 style RoPE scaling factor; null = none")
+    rope_scaling: Positive | None = Field(None, description="factor by which RoPE is stretched; null = none")
+    rope_scaling_type: Literal["llama3", "linear", "yarn"] = Field(
+        "llama3", description="llama3: slow frequencies only; linear: positions divided; yarn: arXiv:2309.00071"
+    )
+    original_max_position_embeddings: Count | None = Field(
+        None, description="context before scaling: needed by yarn, 8192 in llama3 (null), none in linear"
+    )
     max_position_embeddings: Count | None = Field(None, description="null = batch.seq_length")
     hidden_dropout: Fraction = 0.0
     attention_dropout: Fraction = 0.0

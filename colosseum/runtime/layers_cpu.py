@@ -90,9 +90,12 @@ class Attention(DotProductAttention):  # type: ignore[misc]
 
 def block_spec(config: Any, vp_stage: int | None) -> TransformerBlockSubmodules:
     """The layers of this rank's model chunk and the final norm."""
-    layer = get_gpt_layer_local_spec(normalization=config.normalization)
+    layer = get_gpt_layer_local_spec(qk_layernorm=config.qk_layernorm, normalization=config.normalization)
     parts = layer.submodules
     parts.input_layernorm = parts.pre_mlp_layernorm = Norm
-    parts.self_attention.submodules.core_attention = Attention
+    attention = parts.self_attention.submodules
+    attention.core_attention = Attention
+    if config.qk_layernorm:
+        attention.q_layernorm = attention.k_layernorm = Norm
     count = get_num_layers_to_build(config, vp_stage=vp_stage)
     return TransformerBlockSubmodules(layer_specs=[layer] * count, layer_norm=Norm)

@@ -15,7 +15,7 @@ from megatron.core.transformer.enums import AttnBackend
 from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 
-from colosseum.recipe.schema import Recipe
+from colosseum.recipe.schema import Model, Recipe
 from colosseum.runtime import device, lora
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
@@ -38,6 +38,8 @@ def transformer_config(recipe: Recipe) -> Any:
         layernorm_zero_centered_gamma=model.layernorm_zero_centered_gamma,
         layernorm_epsilon=model.layernorm_epsilon,
         add_bias_linear=model.add_bias_linear,
+        add_qkv_bias=model.add_qkv_bias,
+        qk_layernorm=model.qk_layernorm,
         hidden_dropout=model.hidden_dropout,
         attention_dropout=model.attention_dropout,
         init_method_std=model.init_method_std,
@@ -52,6 +54,32 @@ def transformer_config(recipe: Recipe) -> Any:
         **_kernels(recipe),
         **_fp8(recipe),
     )
+
+
+YARN = {
+    "yarn_beta_fast": 32.0,
+    "yarn_beta_slow": 1.0,
+    "yarn_mscale": None,
+    "yarn_mscale_all_dim": None,
+    "yarn_correction_range_round_to_int": True,
+}
+"""Constants of arXiv:2309.00071; without the two scales, the attention factor is 0.1 ln(factor) + 1."""
+
+
+def _rope(config: Any, model: Model) -> dict[str, Any]:
+    """GPTModel's words for RoPE; YaRN's constants go to the configuration, where it looks for them."""
+    words: dict[str, Any] = {"position_embedding_type": model.position_embedding_type}
+    if model.rope_scaling is None:
+        return words
+    if model.rope_scaling_type == "linear":
+        return {**words, "seq_len_interpolation_factor": model.rope_scaling}
+    if model.rope_scaling_type == "llama3":
+        return {**words, "rope_scaling": True, "rope_scaling_factor": model.rope_scaling}
+    values = {**YARN, "yarn_rotary_scaling_factor": model.rope_scaling}
+    values["yarn_original_max_position_embeddings"] = model.original_max_position_embeddings
+    for name, value in values.items():
+        setattr(config, name, value)
+    return {"position_embedding_type": "yarn"}
 
 
 def _layout(recipe: Recipe) -> dict[str, Any]:
@@ -143,7 +171,6 @@ def build(recipe: Recipe) -> tuple[Any, list[Any]]:
 def _chunk(recipe: Recipe, config: Any, vp_stage: int | None) -> Any:
     model, seq_length = recipe.model, recipe.batch.seq_length
     where = {"ignore_virtual": vp_stage is None, "vp_stage": vp_stage}
-    scaling = {} if model.rope_scaling is None else {"rope_scaling": True, "rope_scaling_factor": model.rope_scaling}
     gpt = GPTModel(
         config=config,
         transformer_layer_spec=_layers(config, vp_stage),
@@ -153,11 +180,10 @@ def _chunk(recipe: Recipe, config: Any, vp_stage: int | None) -> Any:
         post_process=parallel_state.is_pipeline_last_stage(**where),
         parallel_output=True,
         share_embeddings_and_output_weights=model.tied_embeddings,
-        position_embedding_type=model.position_embedding_type,
         rotary_percent=model.rotary_percent,
         rotary_base=model.rope_base,
         vp_stage=vp_stage,
-        **scaling,
+        **_rope(config, model),
     )
     if device.is_cuda():
         gpt.cuda()

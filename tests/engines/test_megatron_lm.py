@@ -108,6 +108,8 @@ def test_a_blend_keeps_its_weights(rendered: Rendered) -> None:
         (("stability.mode=watch",), "stability.mode", "mcore"),
         (("model.activation_func=silu", "model.gated_linear_unit=false"), "model.activation_func", "mcore"),
         (("data.record_samples=true",), "data.record_samples", "mcore"),
+        (("model.rope_scaling=32.0",), "model.rope_scaling", "gpt_builders"),
+        (("model.rope_scaling=4.0", "model.rope_scaling_type=linear"), "model.rope_scaling_type", "mcore"),
     ],
 )
 def test_what_it_cannot_do_is_refused(words: tuple[str, ...], path: str, can: str, resolved: Resolved) -> None:

@@ -23,6 +23,8 @@ from tests.engines.conftest import Rendered, Resolved
 
 REFERENCE = Path(fields.__file__).parent
 CPT = ("engine=nemo1", "checkpoint.load=[weights]")
+YARN = ("model.rope_scaling=4.0", "model.rope_scaling_type=yarn", "model.original_max_position_embeddings=4096")
+YARN += ("model.rotary_percent=1.0", "fusion.rope=false")
 TEMPLATES = {"cpt": "nemo1_gpt_config", "sft": "aligner_sft", "dpo": "aligner_dpo"}
 SHIPPED = {
     "colosseum-355b/baseline-96": CPT,
@@ -162,6 +164,8 @@ def test_hydra_lays_our_values_over_a_template(rendered: Rendered, tmp_path: Pat
         ("cpt-fp8", ("engine=nemo1",), "checkpoint.load", "weights only"),
         ("cpt-4k-bf16", (*CPT, "precision.moments_dtype=bf16"), "precision.moments_dtype", "megatron-lm"),
         ("cpt-4k-bf16", (*CPT, "checkpoint.from=run:x@100"), "checkpoint.from", "last weights"),
+        ("cpt-4k-bf16", (*CPT, "model.qk_layernorm=true"), "model.qk_layernorm", "nemo2"),
+        ("cpt-4k-bf16", (*CPT, *YARN), "model.rope_scaling_type", "mcore"),
         ("cpt-4k-bf16", (*CPT, "model.normalization=RMSNorm"), "model.layernorm_zero_centered_gamma", "megatron-lm"),
     ],
 )

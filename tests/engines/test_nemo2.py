@@ -109,6 +109,7 @@ def test_the_entry_builds_the_tree(rendered: Rendered, tmp_path: Path) -> None:
         ("colosseum-355b/dpo", ("engine=nemo2",), "task.kind", "nemo1"),
         ("colosseum-355b/sft", ("engine=nemo2", SFT[2]), "data.train", "training.jsonl"),
         ("generic", (*CPT, "optimizer.lr_schedule=linear"), "optimizer.lr_schedule", "mcore"),
+        ("generic", (*CPT, "model.rope_scaling=8.0"), "model.rope_scaling_type", "Llama 3.1"),
         ("generic", (*CPT, "checkpoint.from=run:x", "checkpoint.load=[weights]"), "checkpoint.from", "NeMo 2"),
     ],
 )

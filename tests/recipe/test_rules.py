@@ -17,6 +17,9 @@ CPU, EXPAND, FP8, SFT, DPO = "debug/cpt-4k-bf16", "355b/cpt-16k-expand", "355b/c
 ANY = None
 """Nearest values not spelt out: they are many or none."""
 
+OLD = "model.original_max_position_embeddings"
+LINEAR = "model.rope_scaling=4.0 model.rope_scaling_type=linear"
+YARN = f"model.rotary_percent=1.0 model.rope_scaling=4.0 model.rope_scaling_type=yarn {OLD}=4096"
 # recipe, what is changed, the field at fault, words of the rule, nearest values
 CASES = [
     # Transformer Engine's Adam for FP8 weights
@@ -99,6 +102,14 @@ CASES = [
         "even number of the 32 channels",
         [0.125, 0.0625, 0.1875],
     ),
+    (CPU, "model.rope_scaling_type=linear", "model.rope_scaling", "linear needs a factor", [2.0, 4.0]),
+    (CPU, f"{OLD}=4096", OLD, "null without model.rope_scaling", [None]),
+    (CPU, f"model.rope_scaling=8.0 {OLD}=4096", OLD, "with one value only", [None, 8192]),
+    (CPU, f"{LINEAR} {OLD}=4096", OLD, "divides every position", [None]),
+    (CPU, f"{YARN} {OLD}=null", OLD, "trained with before", [4096, 8192, 32768]),
+    (CPU, f"{YARN} model.rope_scaling=0.5", "model.rope_scaling", "at least 1", [1.0, 4.0]),
+    (CPU, f"{YARN} model.rotary_percent=0.5", "model.rotary_percent", "all channels", [1.0]),
+    ("generic", f"{YARN} fusion.rope=true", "fusion.rope", "attention factor", [False]),
     (
         CPU,
         "recompute.granularity=full recompute.num_layers=1",

@@ -20,16 +20,18 @@ from tests.runtime.conftest import COLOSSEUM
 from tests.runtime.worlds import losses, train_all
 
 LAYERS, GROWN = 4, 8
+QWEN = {"add_qkv_bias": True, "qk_layernorm": True}
+"""So that what Llama's layers do not have is grown too."""
 
 
 def test_a_grown_model_goes_on_from_the_parents_loss_under_another_layout(data: Path, tmp_path: Path) -> None:
-    parent = tiny.on(data, tp=2, distributed=True, model={"num_layers": LAYERS})
+    parent = tiny.on(data, tp=2, distributed=True, model={"num_layers": LAYERS, **QWEN})
     train_all({"parent": parent}, tmp_path)
     source = checkpoint_folder(tmp_path / "parent" / "checkpoints", tiny.HALF)
     folder = expand(source, tmp_path / "grown", growth(LAYERS, GROWN, "evenly", "identity", "carry"))
     assert largest_difference(source, folder, parent.model, GROWN) <= 1e-5
 
-    everything = tiny.on(data, pp=2, vpp=2, distributed=True, model={"num_layers": GROWN}).as_data()
+    everything = tiny.on(data, pp=2, vpp=2, distributed=True, model={"num_layers": GROWN, **QWEN}).as_data()
     everything["checkpoint"]["from"] = str(tmp_path / "grown")
     everything["checkpoint"]["load"] = ["weights", "optimizer", "data", "rng"]
     train_all({"child": Recipe.from_data(everything)}, tmp_path)
@@ -44,7 +46,7 @@ def test_a_grown_model_goes_on_from_the_parents_loss_under_another_layout(data: 
     shown = subprocess.run([*words, "--optimizer", "drop"], capture_output=True, text=True, check=True)
     found = json.loads(shown.stdout)
     assert found["new_layers"] == [2, 4, 6, 8]
-    each = 2 * 64 * 2 + 64 * (64 + 2 * 32) + 64 * 64 + 2 * 64 * 128
+    each = 2 * 64 * 2 + 2 * 8 * 2 + (64 + 1) * (64 + 2 * 32) + 64 * 64 + 2 * 64 * 128
     assert found["largest_logit_difference"] == 0.0
     tables = 2 * tiny.VOCAB * 64 + 2 * 64
     assert found["parameters"] == [tables + LAYERS * each, tables + GROWN * each]

@@ -71,6 +71,6 @@ def _facts(
             if rows and isinstance(rows[-1].get("loss"), float):
                 found.append((name, f"{rows[-1]['loss']:.4f} at step {rows[-1]['step']:,}"))
     else:
-        found.append(("imported from", origin.name))
+        found.append(("from run" if origin.architecture is None else "imported from", origin.name))
     found.append(("written by", ", ".join(f"{k} {v}" for k, v in sorted(metadata.versions.items()))))
     return found

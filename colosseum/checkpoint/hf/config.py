@@ -13,12 +13,26 @@ from typing import Any
 from pydantic import ValidationError
 
 from colosseum.errors import Fault, RefusedInput
-from colosseum.recipe.schema import Model
+from colosseum.recipe.schema import LLAMA3_OLD_CONTEXT, Model
 
 WHERE = "config.json"
-LLAMA3_OLD_CONTEXT = 8192
-LLAMA3_FACTORS = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
-"""megatron-core's ``RotaryEmbedding._apply_scaling`` supports only these."""
+LLAMA3: dict[str, Any] = {
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": LLAMA3_OLD_CONTEXT,
+}
+"""megatron-core's ``RotaryEmbedding._apply_scaling`` knows these only."""
+YARN: dict[str, Any] = {
+    "beta_fast": 32,
+    "beta_slow": 1,
+    "truncate": True,
+    "attention_factor": None,
+    "mscale": None,
+    "mscale_all_dim": None,
+}
+"""What the runtime computes YaRN with; transformers' defaults."""
+SCALINGS: dict[str, dict[str, Any]] = {"llama3": LLAMA3, "linear": {}, "yarn": YARN}
+"""Kinds of RoPE scaling that are computed, with the values that their other keys must have."""
 ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu": "gelu", "relu2": "squared_relu"}
 DTYPES = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp32"}
 """float16 becomes fp32, which represents every float16 number exactly."""
@@ -38,7 +52,11 @@ class Family:
     epsilon_default: float
     activation: str
     rotary_percent: float
-    """The default."""
+    """Where the config does not say."""
+    qkv_bias: bool = False
+    qk_norm: bool = False
+    windowed_by: str | None = None
+    """The key that switches its sliding window on; None = ``sliding_window`` alone does."""
 
 
 FAMILIES = (
@@ -63,6 +81,32 @@ FAMILIES = (
         epsilon_default=1e-6,
         activation="silu",
         rotary_percent=1.0,
+    ),
+    Family(
+        architecture="Qwen2ForCausalLM",
+        model_type="qwen2",
+        gated=True,
+        normalization="RMSNorm",
+        zero_centered=False,
+        epsilon="rms_norm_eps",
+        epsilon_default=1e-6,
+        activation="silu",
+        rotary_percent=1.0,
+        qkv_bias=True,
+        windowed_by="use_sliding_window",
+    ),
+    Family(
+        architecture="Qwen3ForCausalLM",
+        model_type="qwen3",
+        gated=True,
+        normalization="RMSNorm",
+        zero_centered=False,
+        epsilon="rms_norm_eps",
+        epsilon_default=1e-6,
+        activation="silu",
+        rotary_percent=1.0,
+        qk_norm=True,
+        windowed_by="use_sliding_window",
     ),
     Family(
         architecture="NemotronForCausalLM",
@@ -129,10 +173,8 @@ def _family(config: Mapping[str, Any]) -> Family:
         (f for f in FAMILIES if not name and f.model_type == config.get("model_type")), None
     )
     if found is None:
-        rule = f"is not supported; supported: {NAMES}"
-        if name.startswith("Qwen"):
-            rule = f"is not supported: it has QKV biases or a norm of queries and keys; supported: {NAMES}"
-        raise RefusedInput([_fault("architectures", name or config.get("model_type"), rule)])
+        named = name or config.get("model_type")
+        raise RefusedInput([_fault("architectures", named, f"is not supported; supported: {NAMES}")])
     return found
 
 
@@ -141,7 +183,7 @@ def _not_computed(config: Mapping[str, Any], family: Family) -> list[Fault]:
     for key in ("attention_bias", "mlp_bias"):
         if config.get(key):
             faults.append(_fault(key, config[key], "biases in linear layers are not supported", (False,)))
-    if config.get("sliding_window") is not None:
+    if config.get("sliding_window") is not None and (family.windowed_by is None or config.get(family.windowed_by)):
         rule = "sliding-window attention is not supported"
         faults.append(_fault("sliding_window", config["sliding_window"], rule, (None,)))
     if config.get("quantization_config") is not None:
@@ -168,6 +210,8 @@ def _sizes(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
         "layernorm_zero_centered_gamma": family.zero_centered,
         "layernorm_epsilon": float(config.get(family.epsilon, family.epsilon_default)),
         "add_bias_linear": False,
+        "add_qkv_bias": family.qkv_bias,
+        "qk_layernorm": family.qk_norm,
         "tied_embeddings": bool(config.get("tie_word_embeddings", False)),
         "position_embedding_type": "rope",
         "max_position_embeddings": config.get("max_position_embeddings"),
@@ -194,16 +238,26 @@ def _rope(config: Mapping[str, Any], family: Family) -> tuple[dict[str, Any], li
     fields = {"rope_base": base, "rotary_percent": float(share), "rope_scaling": None}
     if not faults:
         fields["rope_base"] = int(base)
-    if kind == "llama3":
-        fields["rope_scaling"] = float(rope.get("factor", 8.0))
-        wanted = {**LLAMA3_FACTORS, "original_max_position_embeddings": LLAMA3_OLD_CONTEXT}
-        for key, value in wanted.items():
-            if rope.get(key, value) != value:
-                rule = "megatron-core supports only one value for RoPE scaling of type llama3"
-                faults.append(_fault(f"{place}.{key}", rope[key], rule, (value,)))
-    elif kind != "default":
-        rule = "this type of RoPE is not supported; supported: default, llama3"
-        faults.append(_fault(f"{place}.rope_type", kind, rule, ("default", "llama3")))
+    if kind == "default":
+        return fields, faults
+    if kind not in SCALINGS:
+        rule = f"this type of RoPE is not supported; supported: default, {', '.join(SCALINGS)}"
+        return fields, [*faults, _fault(f"{place}.rope_type", kind, rule, ("default", *SCALINGS))]
+    factor = rope.get("factor")
+    if isinstance(factor, bool) or not isinstance(factor, int | float):
+        faults.append(_fault(f"{place}.factor", factor, "must be a number"))
+    else:
+        fields |= {"rope_scaling": float(factor), "rope_scaling_type": kind}
+    for key, value in SCALINGS[kind].items():
+        if (found := rope.get(key, value)) != value:
+            rule = f"megatron-core supports only one value for RoPE scaling of type {kind}"
+            faults.append(_fault(f"{place}.{key}", found, rule, (value,)))
+    if kind == "yarn":
+        old = rope.get("original_max_position_embeddings", config.get("max_position_embeddings"))
+        fields["original_max_position_embeddings"] = old
+        if fields["rotary_percent"] != 1.0:
+            rule = "yarn is supported on all channels of a head only"
+            faults.append(_fault("partial_rotary_factor", fields["rotary_percent"], rule, (1.0,)))
     return fields, faults
 
 
@@ -232,6 +286,8 @@ def _against(model: Model, family: Family) -> list[str]:
         "normalization": family.normalization,
         "layernorm_zero_centered_gamma": family.zero_centered,
         "add_bias_linear": False,
+        "add_qkv_bias": family.qkv_bias,
+        "qk_layernorm": family.qk_norm,
         "position_embedding_type": "rope",
     }
     found = [f"needs {k} {v}" for k, v in wanted.items() if getattr(model, k) != v]
@@ -252,8 +308,11 @@ def write_config(
     """
     rope: dict[str, Any] = {"rope_theta": float(model.rope_base), "rope_type": "default"}
     if model.rope_scaling is not None:
-        rope |= {"rope_type": "llama3", "factor": model.rope_scaling, **LLAMA3_FACTORS}
-        rope["original_max_position_embeddings"] = LLAMA3_OLD_CONTEXT
+        rope |= {"rope_type": model.rope_scaling_type, "factor": model.rope_scaling}
+        if model.rope_scaling_type == "llama3":
+            rope |= LLAMA3
+        elif model.rope_scaling_type == "yarn":
+            rope["original_max_position_embeddings"] = model.original_max_position_embeddings
     if family.rotary_percent != 1.0:
         rope["partial_rotary_factor"] = model.rotary_percent
     activation = next(theirs for theirs, ours in ACTIVATIONS.items() if ours == model.activation_func)
@@ -279,7 +338,9 @@ def write_config(
         "use_cache": True,
         "dtype": {"bf16": "bfloat16", "fp32": "float32"}[dtype],
     }
-    if family.model_type == "mistral":
+    if family.windowed_by is not None:
+        config |= {family.windowed_by: False, "sliding_window": None}
+    elif family.model_type == "mistral":
         config["sliding_window"] = None
     else:
         config |= {"attention_bias": False, "mlp_bias": False}

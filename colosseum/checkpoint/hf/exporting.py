@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Iterator
 from math import prod
 from pathlib import Path
@@ -16,19 +15,14 @@ from colosseum.checkpoint import folders
 from colosseum.checkpoint.adapters import MergedTensors
 from colosseum.checkpoint.hf import card, texts
 from colosseum.checkpoint.hf.config import family_of, write_config
-from colosseum.checkpoint.hf.importing import DTYPES
 from colosseum.checkpoint.hf.mapping import Part, parts
 from colosseum.checkpoint.hf.origin import origin_of
 from colosseum.checkpoint.hf.safefiles import BYTES, SHARD_BYTES, shards_of, write_shards
 from colosseum.checkpoint.hf.tensors import parted
-from colosseum.checkpoint.metadata import CheckpointMetadata
 from colosseum.checkpoint.torchdist import Tensors, read_index
-from colosseum.errors import EnvironmentFault, Fault, RefusedInput
+from colosseum.checkpoint.writing import DTYPES, Progress, make_room, refuse_existing
+from colosseum.errors import RefusedInput
 from colosseum.recipe.schema import Model
-from colosseum.units import format_bytes
-
-Progress = Callable[[int, int], None]
-"""Bytes of weights written so far, and their total."""
 
 
 def export_hf(
@@ -51,8 +45,7 @@ def export_hf(
         RefusedInput: the checkpoint is unfinished or damaged, no architecture matches its model, or ``out`` exists.
         EnvironmentFault: there is not enough space on the disk.
     """
-    if out.exists() or out.is_symlink():
-        raise RefusedInput([Fault(path="OUT", value=str(out), rule="already exists", where="command line")])
+    refuse_existing(out)
     metadata = folders.read_metadata(checkpoint)
     origin = origin_of(checkpoint, metadata)
     family = family_of(origin.model, origin.architecture)
@@ -60,15 +53,11 @@ def export_hf(
     tensors = MergedTensors(Tensors(read_index(checkpoint)), metadata.lora)
     _check(tensors, ours, checkpoint)
     dtype = dtype or metadata.dtype
-    _check_sums(checkpoint, metadata)
+    folders.check_sums(checkpoint, metadata)
     chat = texts.Chat.of(origin)
     shards = shards_of([pair for p in ours for pair in zip(p.names, p.shapes, strict=True)], dtype, shard_bytes)
     size = sum(prod(shape) for s in shards for shape in s.shapes.values()) * BYTES[dtype]
-    out.parent.mkdir(parents=True, exist_ok=True)
-    if shutil.disk_usage(out.parent).free < size:
-        raise EnvironmentFault(
-            f"{out.parent} has less than the {format_bytes(size)} of free space that the model needs"
-        )
+    make_room(out, size)
     with folder_appearing(out) as temporary:
         weights = _weights(tensors, ours, origin.model, DTYPES[dtype], lambda done: progress and progress(done, size))
         write_shards(temporary, shards, dtype, weights)
@@ -95,17 +84,6 @@ def _check(tensors: MergedTensors, ours: list[Part], checkpoint: Path) -> None:
         first = missing[0]
         layer = "" if first.layer is None else f" of layer {first.layer}"
         raise RefusedInput(f"{checkpoint} has no tensor {first.key}{layer} ({len(missing):,} tensors are missing)")
-
-
-def _check_sums(checkpoint: Path, metadata: CheckpointMetadata) -> None:
-    """Compares every file with its checksum, so that a damaged checkpoint is not exported.
-
-    Raises:
-        RefusedInput: a file has changed since it was written.
-    """
-    found = folders.checksums(checkpoint, sorted(metadata.files))
-    if changed := [name for name, total in found.items() if total != metadata.files[name]]:
-        raise RefusedInput(f"{checkpoint} is damaged: {', '.join(changed[:3])} changed since it was written")
 
 
 def _weights(

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from colosseum.errors import RefusedInput
 from colosseum.recipe.schema import Model, Tokenizer
+from colosseum.recipe.tasks import ChatTokens
 
 NAME = "model.json"
 TOKENIZER = "tokenizer"
@@ -22,11 +23,14 @@ class ModelFacts(BaseModel):
 
     schema_: Literal["colosseum.model/1"] = Field("colosseum.model/1", alias="schema")
     name: str
-    """Name of the Hugging Face folder."""
-    architecture: str
+    """Of the folder it came from."""
+    architecture: str | None
+    """As which it was imported; None = a run wrote it."""
     model: Model
     tokenizer: Tokenizer | None
-    """Its path is relative to the checkpoint folder; None = the model has no tokenizer."""
+    """Its path is relative to the checkpoint's folder; None = it came without one."""
+    chat_tokens: ChatTokens | None = None
+    """Of a model trained to chat in them."""
 
 
 def read_facts(folder: Path) -> ModelFacts | None:

@@ -14,16 +14,8 @@ from colosseum.recipe.schema import Model
 
 EMBEDDING, OUTPUT = "model.embed_tokens.weight", "lm_head.weight"
 How = Literal["same", "qkv", "gate_up", "vocabulary"]
-"""same: one tensor, unchanged. qkv: rows sorted by KV group, in each the queries, the key, the value. gate_up: the rows
-of gate, then of up. vocabulary: rows of zeros appended up to ``Model.padded_vocab``."""
-OBJECTS = (
-    "self_attention.linear_proj",
-    "self_attention.linear_qkv",
-    "self_attention.core_attention",
-    "mlp.linear_fc1",
-    "mlp.linear_fc2",
-)
-"""Parts of a layer whose ``_extra_state`` the runtime loads, on a CPU or with Transformer Engine."""
+"""same: one tensor as it is. qkv: rows sorted by KV group, each its queries, its key, its value. gate_up: one above the
+other. vocabulary: rows of zeros behind it, to ``Model.padded_vocab``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,13 +58,16 @@ def _layer(family: Family, model: Model, layer: int) -> Iterator[Part]:
     ours, theirs = "decoder.layers.", f"model.layers.{layer}."
     attention, mlp = f"{theirs}self_attn.", f"{theirs}mlp."
     yield from _norm(family, f"{ours}self_attention.linear_qkv.layer_norm_", layer, f"{theirs}input_layernorm.", h)
-    yield Part(
-        key=f"{ours}self_attention.linear_qkv.weight",
-        layer=layer,
-        how="qkv",
-        names=tuple(f"{attention}{n}_proj.weight" for n in "qkv"),
-        shapes=((queries, h), (keys, h), (keys, h)),
-    )
+    for kind, columns in (("weight", (h,)), ("bias", ())) if family.qkv_bias else (("weight", (h,)),):
+        yield Part(
+            key=f"{ours}self_attention.linear_qkv.{kind}",
+            layer=layer,
+            how="qkv",
+            names=tuple(f"{attention}{n}_proj.{kind}" for n in "qkv"),
+            shapes=((queries, *columns), (keys, *columns), (keys, *columns)),
+        )
+    for n in "qk" if family.qk_norm else "":
+        yield from _norm(family, f"{ours}self_attention.{n}_layernorm.", layer, f"{attention}{n}_norm.", d)
     yield _one(f"{ours}self_attention.linear_proj.weight", layer, f"{attention}o_proj.weight", (h, queries))
     yield from _norm(family, f"{ours}mlp.linear_fc1.layer_norm_", layer, f"{theirs}post_attention_layernorm.", h)
     fc1 = f"{ours}mlp.linear_fc1.weight"

@@ -57,7 +57,7 @@ def _imported(checkpoint: Path) -> Origin | None:
         model=found.model,
         architecture=found.architecture,
         tokenizer=tokenizer,
-        chat_tokens=None,
+        chat_tokens=found.chat_tokens,
         recipe=None,
         run=None,
     )

@@ -18,8 +18,8 @@ def joined(part: Part, tensors: Sequence[Tensor], model: Model) -> Tensor:
     """The megatron-core tensor of ``part``, without the layer axis."""
     if part.how == "qkv":
         groups, d = model.query_groups, model.head_dim
-        by_group = [t.reshape(groups, -1, d, t.size(-1)) for t in tensors]
-        return torch.cat(by_group, dim=1).reshape(-1, tensors[0].size(-1))
+        rest = tensors[0].shape[1:]  # a bias has none
+        return torch.cat([t.reshape(groups, -1, d, *rest) for t in tensors], dim=1).reshape(-1, *rest)
     if part.how == "gate_up":
         return torch.cat(list(tensors))
     if part.how == "vocabulary":
@@ -33,8 +33,8 @@ def parted(part: Part, tensor: Tensor, model: Model) -> list[Tensor]:
     if part.how == "qkv":
         groups, d = model.query_groups, model.head_dim
         each = model.num_attention_heads // groups
-        blocks = tensor.reshape(groups, each + 2, d, tensor.size(-1))
-        return [b.reshape(-1, tensor.size(-1)) for b in blocks.split([each, 1, 1], dim=1)]
+        blocks = tensor.reshape(groups, each + 2, d, *tensor.shape[1:])
+        return [b.reshape(-1, *tensor.shape[1:]) for b in blocks.split([each, 1, 1], dim=1)]
     if part.how == "gate_up":
         return list(tensor.chunk(2))
     if part.how == "vocabulary":

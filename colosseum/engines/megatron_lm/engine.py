@@ -73,6 +73,11 @@ class MegatronLmEngine(Engine):
             model.activation_func,
             f"has no option for this with gated_linear_unit {str(model.gated_linear_unit).lower()}; mcore can",
         )
+        scaling, as_llama3 = model.rope_scaling, model.rope_scaling_type == "llama3"
+        rule = "scales RoPE as llama3 only; mcore has all kinds"
+        found.unless(scaling is None or as_llama3, "model.rope_scaling_type", model.rope_scaling_type, rule, "llama3")
+        rule = "scales RoPE by 8 whatever --rope-scaling-factor says (gpt_builders.py of 0.16 to 0.19)"
+        found.unless(scaling in (None, 8.0) or not as_llama3, "model.rope_scaling", scaling, rule, 8.0)
         pipelined = recipe.parallelism.pp != 1
         found.unless(
             not pipelined or overlap.p2p == "auto" or overlap.batch_p2p in ("auto", not overlap.p2p),
@@ -149,6 +154,8 @@ def _model(recipe: Recipe) -> Iterator[str]:
     yield from ("--normalization", model.normalization, "--norm-epsilon", repr(model.layernorm_epsilon))
     yield from _option("--apply-layernorm-1p", model.layernorm_zero_centered_gamma)
     yield from _option("--disable-bias-linear", not model.add_bias_linear)
+    yield from _option("--add-qkv-bias", model.add_qkv_bias)
+    yield from _option("--qk-layernorm", model.qk_layernorm)
     yield from _option("--untie-embeddings-and-output-weights", not model.tied_embeddings)
     yield from ("--position-embedding-type", model.position_embedding_type)
     if model.position_embedding_type == "rope":

@@ -77,6 +77,7 @@ WORDS = {
 }
 SWITCHES = {
     **direct("megatron-lm", ("model.layernorm_zero_centered_gamma", "parallelism.sequence_parallel")),
+    **direct("megatron-lm", ("model.add_qkv_bias", "model.qk_layernorm")),
     **direct("megatron-lm", ("parallelism.account_for_embedding_in_pipeline_split", "precision.fp8_params")),
     **direct("megatron-lm", ("parallelism.account_for_loss_in_pipeline_split", "train.deterministic")),
     **direct("megatron-lm", ("overlap.tp_comm", "overlap.grad_reduce", "overlap.param_gather", "fusion.cross_entropy")),

@@ -12,7 +12,7 @@ from typing import Any
 
 from colosseum.engines.foreign import RUN, source_folder, total_steps
 from colosseum.recipe.derived import nodes_and_ranks, steps_per_epoch
-from colosseum.recipe.schema import Recipe
+from colosseum.recipe.schema import Model, Recipe
 from colosseum.recipe.source import Fresh, FromRun
 from colosseum.recipe.tasks import ChatTokens, SftTask
 from colosseum.units import parse_duration_s
@@ -98,18 +98,26 @@ def _architecture(recipe: Recipe) -> Config:
         "normalization": norm[model.normalization],
         "layernorm_epsilon": model.layernorm_epsilon,
         "bias": model.add_bias_linear,
+        "qkv_bias": model.add_qkv_bias,
         "share_embeddings_and_output_weights": model.tied_embeddings,
         "position_embedding_type": model.position_embedding_type,
         "rotary_percentage": model.rotary_percent,
         "rotary_base": model.rope_base,
-        "scale_positional_embedding": model.rope_scaling is not None,
         "hidden_dropout": model.hidden_dropout,
         "attention_dropout": model.attention_dropout,
         "init_method_std": model.init_method_std,
         "make_vocab_size_divisible_by": model.make_vocab_size_divisible_by,
         "override_vocab_size": model.padded_vocab(int(recipe.parallelism.tp)),
     }
-    return found if model.rope_scaling is None else {**found, "scale_factor": model.rope_scaling}
+    return {**found, **_rope_scaling(model)}
+
+
+def _rope_scaling(model: Model) -> Config:
+    if model.rope_scaling is None:
+        return {"scale_positional_embedding": False}
+    if model.rope_scaling_type == "linear":
+        return {"scale_positional_embedding": False, "seq_len_interpolation_factor": model.rope_scaling}
+    return {"scale_positional_embedding": True, "scale_factor": model.rope_scaling}
 
 
 def _tokenizer(recipe: Recipe) -> Config:

@@ -17,7 +17,7 @@ from colosseum.recipe.scan import REFERENCE_RULE, scan
 
 _SAME = {
     "model": """num_layers hidden_size num_attention_heads ffn_hidden_size num_query_groups kv_channels
-        layernorm_epsilon add_bias_linear tied_embeddings position_embedding_type rotary_percent rope_base
+        layernorm_epsilon add_bias_linear add_qkv_bias tied_embeddings position_embedding_type rotary_percent rope_base
         hidden_dropout attention_dropout init_method_std""",
     "data": "eod_mask_loss reset_position_ids reset_attention_mask cache_dir",
     "batch": "gbs mbs seq_length",
@@ -61,6 +61,23 @@ def from_text(text: str, name: str) -> Imported:
     if not isinstance(scanned.data, dict):
         raise RefusedInput([Fault(path="FILE", value=name, rule="is not a YAML mapping")])
     return read(scanned.data)
+
+
+def model_values(text: str, name: str) -> dict[str, Any]:
+    """The model section of the ``model_config.yaml`` in a ``.nemo``; without ``vocab_size`` where it says none.
+
+    Raises:
+        RefusedInput: as ``from_text``.
+    """
+    scanned = scan(text, name)
+    if faults := [fault for fault in scanned.faults if fault.rule != REFERENCE_RULE]:
+        raise RefusedInput(faults)
+    if not isinstance(scanned.data, dict):
+        raise RefusedInput([Fault(path="FILE", value=name, rule="is not a YAML mapping")])
+    fields = read({"model": scanned.data}).fields
+    values = {path.removeprefix("model."): value for path, value in fields.items() if path.startswith("model.")}
+    longest = scanned.data.get("max_position_embeddings") or scanned.data.get("encoder_seq_length")
+    return {**values, "max_position_embeddings": longest if isinstance(longest, int) else None}
 
 
 def read(data: dict[str, Any]) -> Imported:
@@ -150,6 +167,11 @@ def _special(put: dict[str, Any], take: Any, task: str) -> None:
         put["model.vocab_size"], unit = rows, 1
     if unit:
         put["model.make_vocab_size_divisible_by"] = unit
+    divided, stretched = take("model.seq_len_interpolation_factor", NUMBER), take("model.scale_positional_embedding")
+    factor = take("model.scale_factor", NUMBER)
+    if divided or stretched is True:
+        put["model.rope_scaling"] = float(divided or factor or 8.0)  # 8: megatron_gpt_model.py
+        put["model.rope_scaling_type"] = "linear" if divided else "llama3"
     put["parallelism.vpp"] = take("model.virtual_pipeline_model_parallel_size") or 1
     put["recompute.granularity"] = take("model.activations_checkpoint_granularity") or "none"
     fp32 = str(take("trainer.precision")) in ("32", "32-true")

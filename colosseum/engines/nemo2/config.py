@@ -63,10 +63,13 @@ def _model(recipe: Recipe) -> Node:
         "layernorm_zero_centered_gamma": model.layernorm_zero_centered_gamma,
         "layernorm_epsilon": model.layernorm_epsilon,
         "add_bias_linear": model.add_bias_linear,
+        "add_qkv_bias": model.add_qkv_bias,
+        "qk_layernorm": model.qk_layernorm,
         "share_embeddings_and_output_weights": model.tied_embeddings,
         "position_embedding_type": model.position_embedding_type,
         "rotary_percent": model.rotary_percent,
         "rotary_base": model.rope_base,
+        "seq_len_interpolation_factor": model.rope_scaling,  # linear: another kind is refused
         "seq_length": max(recipe.batch.seq_length, model.max_position_embeddings or 0),
         "hidden_dropout": model.hidden_dropout,
         "attention_dropout": model.attention_dropout,

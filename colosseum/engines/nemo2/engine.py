@@ -111,9 +111,9 @@ def _unfinished(path: Path) -> str | None:
 
 
 def _numerics(recipe: Recipe, found: Refusals) -> None:
-    scaling = recipe.model.rope_scaling
-    rule = "scales RoPE only in its Llama 3.1 models; mcore and megatron-lm do"
-    found.unless(scaling is None, "model.rope_scaling", scaling, rule, None)
+    scaled, kind = recipe.model.rope_scaling is not None, recipe.model.rope_scaling_type
+    rule = "scales RoPE linearly only, and as llama3 in its Llama 3.1 models; mcore has all kinds"
+    found.unless(not scaled or kind == "linear", "model.rope_scaling_type", kind, rule, "linear")
     schedule = recipe.optimizer.lr_schedule
     rule = "has no linear decay to min_lr; mcore and megatron-lm have"
     found.unless(schedule in SCHEDULES, "optimizer.lr_schedule", schedule, rule, *SCHEDULES)

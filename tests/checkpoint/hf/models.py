@@ -73,6 +73,34 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "hidden_act": "silu",
         "rms_norm_eps": 1e-5,
         "rope_theta": 1000000.0,
+        "rope_scaling": {"type": "linear", "factor": 4.0},
+        "sliding_window": None,
+        "torch_dtype": "float32",
+    },
+    "qwen2": {  # a window that is switched off; tied, as small ones are
+        **_SIZES,
+        "architectures": ["Qwen2ForCausalLM"],
+        "model_type": "qwen2",
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 1000000.0,
+        "use_sliding_window": False,
+        "sliding_window": 32,
+        "max_window_layers": 2,
+        "tie_word_embeddings": True,
+        "torch_dtype": "float32",
+    },
+    "qwen3": {
+        **_SIZES,
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 1000000.0,
+        "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256},
+        "head_dim": 32,
+        "attention_bias": False,
+        "use_sliding_window": False,
         "sliding_window": None,
         "torch_dtype": "float32",
     },
@@ -102,6 +130,10 @@ def shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
             found |= {f"{at}{norm}.{w}": (h,) for w in (("weight", "bias") if nemotron else ("weight",))}
         for name, shape in {"q": (q, h), "k": (kv, h), "v": (kv, h), "o": (h, q)}.items():
             found[f"{at}self_attn.{name}_proj.weight"] = shape
+            if config["model_type"] == "qwen2" and name != "o":
+                found[f"{at}self_attn.{name}_proj.bias"] = shape[:1]
+        if config["model_type"] == "qwen3":
+            found |= {f"{at}self_attn.{name}_norm.weight": (d,) for name in "qk"}
         for name, shape in {"gate": (f, h), "up": (f, h), "down": (h, f)}.items():
             if not (nemotron and name == "gate"):
                 found[f"{at}mlp.{name}_proj.weight"] = shape

@@ -7,25 +7,35 @@ import os
 import signal
 import subprocess
 import sys
+import tarfile
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from safetensors.numpy import load_file
 
 from colosseum.checkpoint.folders import read_metadata
+from colosseum.checkpoint.forward import logits
 from colosseum.checkpoint.hf import importing
+from colosseum.checkpoint.hf.config import read_config
 from colosseum.checkpoint.hf.exporting import export_hf
 from colosseum.checkpoint.hf.facts import read_facts
 from colosseum.checkpoint.hf.importing import import_hf
+from colosseum.checkpoint.hf.mapping import parts
 from colosseum.checkpoint.hf.recipe import sft_recipe
 from colosseum.checkpoint.hf.source import read_folder
 from colosseum.checkpoint.hf.texts import template
+from colosseum.checkpoint.megatron import export_megatron
+from colosseum.checkpoint.metadata import ModelShape
+from colosseum.checkpoint.torchdist import Tensors, read_index
 from colosseum.cli.main import main
 from colosseum.data.align.render import render
 from colosseum.data.align.rows import Conversation, Turn
 from colosseum.errors import EnvironmentFault, RefusedInput
+from colosseum.planning.flops import Shape
 from colosseum.recipe.load import load
 from colosseum.recipe.schema import Recipe
 from colosseum.recipe.source import FromPath
@@ -108,6 +118,15 @@ def of(checkpoint: Path, tp: int) -> Recipe:
     return Recipe.from_data(full)
 
 
+@pytest.mark.parametrize("name", FAMILIES)
+def test_logits_without_an_engine_are_those_of_transformers(imported: Path, name: str) -> None:
+    found = read_facts(imported / name / "ckpt")
+    assert found is not None
+    ours = logits(Tensors(read_index(imported / name / "ckpt")), found.model, models.TOKENS)[list(models.SHOWN)]
+    expected = np.load(HERE / "figures" / f"{name}.npz")["logits"]
+    assert np.abs(ours.numpy() - expected).max() <= FP32
+
+
 @pytest.mark.parametrize("tp", [1, 2])
 def test_logits_and_greedy_tokens_are_those_of_transformers(imported: Path, tmp_path: Path, tp: int) -> None:
     jobs = tmp_path / "jobs.json"
@@ -116,6 +135,7 @@ def test_logits_and_greedy_tokens_are_those_of_transformers(imported: Path, tmp_
         {"recipe": of(imported / n / "ckpt", tp).as_data(), "out": str(tmp_path / f"{n}.npz"), **shared}
         for n in FAMILIES
     ]
+    exchanged = prepare_exchange(imported, tmp_path, entries) if tp == 2 else None
     jobs.write_text(json.dumps(entries))
     env = {**os.environ, "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(tp), "LOCAL_WORLD_SIZE": str(tp)}
     command = [sys.executable, str(HERE / "worker.py"), str(jobs)]
@@ -129,6 +149,95 @@ def test_logits_and_greedy_tokens_are_those_of_transformers(imported: Path, tmp_
         found, expected = np.load(tmp_path / f"{name}.npz"), np.load(HERE / "figures" / f"{name}.npz")
         assert np.abs(found["logits"] - expected["logits"]).max() <= FP32, name
         assert found["generated"].tolist() == expected["generated"].tolist(), name
+    if exchanged is not None:
+        check_exchange(exchanged, imported)
+
+
+MEGATRON = {
+    **{"num_layers": 3, "hidden_size": 64, "ffn_hidden_size": 112, "num_attention_heads": 4, "kv_channels": 16},
+    **{"group_query_attention": True, "num_query_groups": 2, "normalization": "RMSNorm", "norm_epsilon": 1e-6},
+    **{"add_bias_linear": False, "add_qkv_bias": True, "qk_layernorm": False, "swiglu": True, "squared_relu": False},
+    **{"untie_embeddings_and_output_weights": False, "apply_layernorm_1p": False, "position_embedding_type": "rope"},
+    **{"rotary_percent": 1.0, "rotary_base": 1000000, "rotary_interleaved": False, "max_position_embeddings": 1024},
+    **{"vocab_size": models.VOCAB, "padded_vocab_size": 512, "make_vocab_size_divisible_by": 128, "num_experts": None},
+    **{"hidden_dropout": 0.0, "attention_dropout": 0.0, "init_method_std": 0.02, "multi_latent_attention": False},
+    **{"use_rope_scaling": False, "tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 1, "bf16": False},
+}
+"""Megatron-LM's arguments for the tiny Qwen 2, by its names (load_args_from_checkpoint of core_r0.19.0)."""
+NEMO = {
+    **{"num_layers": 3, "hidden_size": 64, "ffn_hidden_size": 112, "num_attention_heads": 4, "num_query_groups": 2},
+    **{"kv_channels": 16, "encoder_seq_length": 1024, "max_position_embeddings": 1024, "activation": "fast-swiglu"},
+    **{"normalization": "rmsnorm", "layernorm_epsilon": 1e-6, "bias": False, "qkv_bias": True, "mcore_gpt": True},
+    **{"share_embeddings_and_output_weights": True, "position_embedding_type": "rope", "rotary_percentage": 1.0},
+    **{"rotary_base": 1000000, "override_vocab_size": models.VOCAB, "hidden_dropout": 0.0, "attention_dropout": 0.0},
+    **{"nemo_version": "1.23.0", "target": "nemo.collections.nlp.models.…MegatronGPTModel"},
+}
+
+
+def prepare_exchange(imported: Path, tmp_path: Path, entries: list[dict[str, Any]]) -> Path:
+    """Has the ranks write the tiny Qwen 2 as Megatron-LM and NeMo 1 do, and load what we export."""
+    root = tmp_path / "exchange"
+    for folder in ("lm/iter_0000007", "nemo/model_weights"):
+        (root / folder).mkdir(parents=True)
+    export_megatron(imported / "qwen2" / "ckpt", root / "exported")
+    assert (root / "exported" / "latest_checkpointed_iteration.txt").read_text() == "release"
+    entry = entries[FAMILIES.index("qwen2")]
+    folders = {"written": "lm/iter_0000007", "nemo": "nemo/model_weights", "exported": "exported/release"}
+    entry["exchange"] = {"arguments": MEGATRON, **{name: str(root / folder) for name, folder in folders.items()}}
+    return root
+
+
+def check_exchange(root: Path, imported: Path) -> None:
+    """The same bits come back, from Megatron-LM's folder, NeMo's folder and NeMo's archive."""
+    (root / "lm" / "latest_checkpointed_iteration.txt").write_text("7")
+    (root / "nemo" / "model_config.yaml").write_text(yaml.safe_dump(NEMO))
+    with tarfile.open(root / "model.nemo", "w:") as archive:
+        for name in ("model_config.yaml", "model_weights"):
+            archive.add(root / "nemo" / name, f"./{name}")
+    original = Tensors(read_index(imported / "qwen2" / "ckpt"))
+    for kind, source in (("megatron", "lm"), ("nemo", "nemo"), ("nemo", "model.nemo")):
+        out = root / f"from-{source}"
+        assert main(["checkpoint", "import", kind, str(root / source), str(out)]) == 0
+        facts, metadata = read_facts(out), read_metadata(out)
+        assert facts is not None and metadata.dtype == "fp32"
+        before = read_facts(imported / "qwen2" / "ckpt")
+        assert before is not None
+        assert ModelShape.of_model(facts.model, 1) == ModelShape.of_model(before.model, 1)
+        ours = Tensors(read_index(out))
+        for key, layer in original.names():
+            rows = models.VOCAB if "word_embeddings" in key else None
+            assert np.array_equal(ours.get(key, layer)[:rows], original.get(key, layer)[:rows]), (kind, key, layer)
+
+
+def qwen(
+    version: int, layers: int, hidden: int, heads: int, groups: int, ffn: int, vocab: int, d: int, tied: bool
+) -> Any:
+    return {
+        "architectures": [f"Qwen{version}ForCausalLM"],
+        "num_hidden_layers": layers,
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+        "num_key_value_heads": groups,
+        "intermediate_size": ffn,
+        "vocab_size": vocab,
+        "head_dim": d,
+        "tie_word_embeddings": tied,
+    }
+
+
+@pytest.mark.parametrize(
+    ("config", "published"),
+    [
+        (qwen(2, 24, 896, 14, 2, 4864, 151936, 64, True), 494_032_768),  # Qwen2.5-0.5B
+        (qwen(2, 28, 3584, 28, 4, 18944, 152064, 128, False), 7_615_616_512),  # Qwen2.5-7B
+        (qwen(3, 28, 1024, 16, 8, 3072, 151936, 128, True), 596_049_920),  # Qwen3-0.6B
+        (qwen(3, 36, 4096, 32, 8, 12288, 151936, 128, False), 8_190_735_360),  # Qwen3-8B
+    ],
+)
+def test_parameters_are_those_that_the_model_cards_state(config: Any, published: int) -> None:
+    family, model = read_config(config)
+    assert sum(prod(shape) for part in parts(family, model) for shape in part.shapes) == published
+    assert Shape.of(model, 4096).params == published
 
 
 # --- recipe, template --------------------------------------------------------------------------------------------
@@ -176,12 +285,18 @@ def test_the_template_writes_what_training_reads() -> None:
 _ROPE = {"rope_theta": 500000.0, "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "sliding window": ("mistral", {"sliding_window": 4096}, "sliding_window = 4096"),
-    "yarn": ("llama2", {"rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope_scaling.rope_type = 'yarn'"),
-    "linear": ("llama3", {"rope_parameters": {"rope_type": "linear", "factor": 2.0}}, "rope_type = 'linear'"),
+    "yarn": ("llama2", {"rope_scaling": {"type": "yarn", "factor": 4.0, "beta_fast": 64}}, "beta_fast = 64"),
+    "scales": ("llama2", {"rope_scaling": {"type": "yarn", "factor": 4.0, "mscale": 1.0}}, "rope_scaling.mscale = 1.0"),
+    "partial yarn": ("nemotron", {"rope_scaling": {"type": "yarn", "factor": 4.0}}, "partial_rotary_factor = 0.5"),
+    "dynamic": ("llama3", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "rope_type = 'dynamic'"),
+    "factor": ("llama3", {"rope_parameters": {"rope_type": "linear"}}, "rope_parameters.factor"),
     "context": ("llama3", {"rope_parameters": {**_ROPE, "original_max_position_embeddings": 4096}}, "nearest: 8192"),
     "base": ("llama2", {"rope_theta": 10000.5}, "rope_theta = 10000.5"),
     "bias": ("llama2", {"attention_bias": True}, "attention_bias"),
-    "qwen": ("llama2", {"architectures": ["Qwen2ForCausalLM"]}, "Qwen2ForCausalLM"),
+    "qwen window": ("qwen2", {"use_sliding_window": True}, "sliding_window = 32"),
+    "qwen bias": ("qwen3", {"attention_bias": True}, "attention_bias"),
+    "no bias": ("llama2", {"architectures": ["Qwen2ForCausalLM"]}, "q_proj.bias"),
+    "no norm": ("llama2", {"architectures": ["Qwen3ForCausalLM"]}, "q_norm.weight"),
     "other": ("llama2", {"architectures": ["FalconForCausalLM"]}, "FalconForCausalLM"),
     "activation": ("llama2", {"hidden_act": "gelu_pytorch_tanh"}, "gelu_pytorch_tanh"),
     "quantized": ("llama2", {"quantization_config": {"bits": 4}}, "quantization_config"),
@@ -240,7 +355,7 @@ def test_a_failure_leaves_nothing(imported: Path, tmp_path: Path, monkeypatch: p
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device", "x")
 
-    monkeypatch.setattr(importing._Writer, "close", full)
+    monkeypatch.setattr(importing.Writer, "close", full)
     with pytest.raises(OSError, match="No space"):
         import_hf(imported / "llama2" / "in", tmp_path / "out")
     monkeypatch.undo()

@@ -11,6 +11,25 @@ from typing import Any
 warnings.filterwarnings("ignore")
 
 
+def exchange(chunk: Any, arguments: dict[str, Any], written: str, nemo: str, exported: str) -> None:
+    """What Megatron-LM's and NeMo 1's saves call: megatron-core's save of their states; and its load of our export."""
+    import argparse
+
+    import torch
+    from megatron.core import dist_checkpointing
+
+    from colosseum.runtime.model import unwrapped
+
+    model = unwrapped(chunk)
+    common = {"args": argparse.Namespace(**arguments), "checkpoint_version": 3.0, "iteration": 7}
+    dist_checkpointing.save({**common, "model": model.sharded_state_dict()}, written)
+    dist_checkpointing.save({"state_dict": model.sharded_state_dict(prefix="model.")}, nemo)
+    loaded = dist_checkpointing.load({"model": model.sharded_state_dict()}, exported)
+    assert loaded["args"].add_qkv_bias is True and loaded["checkpoint_version"] == 3.0
+    for name, tensor in model.state_dict().items():
+        assert tensor is None or "_extra_state" in name or torch.equal(loaded["model"][name], tensor), name
+
+
 def main(jobs_file: str) -> None:
     from colosseum.runtime import device
 
@@ -49,6 +68,8 @@ def main(jobs_file: str) -> None:
             first = logits(chunk.eval(), ids)[:, : recipe.model.vocab_size]
             for _ in range(entry["new"]):
                 ids.append(int(logits(chunk, ids)[-1].argmax()))
+        if "exchange" in entry:
+            exchange(chunk, **entry["exchange"])
         if rank_info.rank == 0:
             np.savez(entry["out"], logits=first[entry["shown"]].numpy(), generated=ids[-entry["new"] :])
         dist.barrier()

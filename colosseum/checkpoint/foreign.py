@@ -1,0 +1,151 @@
+"""Weights of torch_dist checkpoints that Megatron-LM and NeMo wrote → a checkpoint of ours.
+
+Their tensors have megatron-core's names, behind a prefix in NeMo's; layers are stacked or numbered.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from importlib import metadata as packages
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from colosseum.atomic import folder_appearing
+from colosseum.checkpoint.hf.facts import NAME, ModelFacts
+from colosseum.checkpoint.metadata import CHECKPOINT_SCHEMA, CheckpointMetadata, Layout, ModelShape
+from colosseum.checkpoint.torchdist import Index, Tensors
+from colosseum.checkpoint.weights import TABLES, weights_of
+from colosseum.checkpoint.writing import DTYPES, Progress, Writer, finish, make_room, refuse_existing
+from colosseum.errors import Fault, RefusedInput
+from colosseum.recipe.schema import Model
+
+NO_WEIGHTS = ("optimizer", "chained_", "rng", "rerun_state")
+"""Beginnings of keys that are no weights."""
+
+
+def import_weights(
+    index: Index, model: Model, out: Path, *, name: str, run_id: str, progress: Progress | None = None
+) -> CheckpointMetadata:
+    """Writes the checkpoint ``out``: weights only, step 0. It appears whole, or not at all.
+
+    Args:
+        name: of the model, for people.
+
+    Raises:
+        RefusedInput: the tensors are not those of ``model``, or ``out`` exists.
+        EnvironmentFault: the disk has not enough room.
+    """
+    refuse_existing(out)
+    start, prefix = time.monotonic(), _prefix(index)
+    tensors, wanted = Tensors(index), list(weights_of(model))
+    _check(index, tensors, model, prefix)
+    dtype = "bf16" if all(index.dtypes[key] == torch.bfloat16 for key in _weights(index)) else "fp32"
+    size = sum(prod(shape) for _, _, shape in wanted) * DTYPES[dtype].itemsize
+    make_room(out, size)
+    with folder_appearing(out) as temporary, Writer(temporary) as writer:
+        for key, layer, shape in wanted:
+            tensor = tensors.get(prefix + key, layer).to(DTYPES[dtype])
+            writer.tensor(key, _padded(tensor, model) if key in TABLES else tensor, layer, model.num_layers)
+            assert tensor.shape[1:] == shape[1:]
+            if progress is not None:
+                progress(writer.total, size)
+        writer.objects(model)
+        writer.close(DTYPES[dtype])
+        facts = ModelFacts(schema="colosseum.model/1", name=name, architecture=None, model=model, tokenizer=None)
+        (temporary / NAME).write_text(facts.model_dump_json(by_alias=True, indent=2) + "\n")
+        metadata = _metadata(model, dtype, run_id, time.monotonic() - start)
+        finish(temporary, metadata.model_copy(update={"files": writer.sums}))
+    return metadata
+
+
+def _weights(index: Index) -> list[str]:
+    return [key for key in index.shapes if not key.startswith(NO_WEIGHTS)]
+
+
+def _prefix(index: Index) -> str:
+    """What stands before megatron-core's names: nothing, ``model.`` (NeMo 1) or ``module.`` (NeMo 2).
+
+    Raises:
+        RefusedInput: the checkpoint holds no GPT.
+    """
+    for key in _weights(index):
+        if key.endswith(TABLES[0]):
+            return key.removesuffix(TABLES[0])
+    raise RefusedInput(f"{index.folder} holds no {TABLES[0]}: it is no GPT that megatron-core wrote")
+
+
+def rows_of(index: Index) -> int:
+    """Rows of the embedding, padding included."""
+    return index.shapes[_prefix(index) + TABLES[0]][0]
+
+
+def _check(index: Index, tensors: Tensors, model: Model, prefix: str) -> None:
+    """Every weight of the model is there with its shape, and no other.
+
+    Raises:
+        RefusedInput: names the first eight that are not.
+    """
+    wanted = {(prefix + key, layer): shape for key, layer, shape in weights_of(model)}
+    held = {name: shape for name, shape in tensors.shapes().items() if not name[0].startswith(NO_WEIGHTS)}
+    faults = []
+    for (key, layer), shape in wanted.items():
+        found, table = held.get((key, layer)), key.removeprefix(prefix) in TABLES
+        if found is None:
+            faults.append(_fault(key, layer, None, "is missing"))
+        elif found != shape and not (table and found[1:] == shape[1:] and found[0] >= shape[0]):
+            faults.append(_fault(key, layer, list(found), f"the model makes it {list(shape)}"))
+    faults += [_fault(*name, list(held[name]), "is no tensor of the model") for name in held if name not in wanted]
+    if faults:
+        more = [_fault("", None, None, f"and {len(faults) - 8:,} more tensors")] if len(faults) > 8 else []
+        raise RefusedInput([*faults[:8], *more])
+
+
+def _fault(key: str, layer: int | None, value: Any, rule: str) -> Fault:
+    return Fault(path=key if layer is None else f"{key} of layer {layer}", value=value, rule=rule, where=".metadata")
+
+
+def _padded(table: torch.Tensor, model: Model) -> torch.Tensor:
+    """Rows of tokens, and rows of zeros to our own padding: their padding depends on their TP."""
+    rows = model.padded_vocab(1) - model.vocab_size
+    return torch.nn.functional.pad(table[: model.vocab_size], (0, 0, 0, rows))
+
+
+def _metadata(model: Model, dtype: str, run_id: str, seconds: float) -> CheckpointMetadata:
+    return CheckpointMetadata(
+        schema=CHECKPOINT_SCHEMA,
+        step=0,
+        consumed_samples=0,
+        consumed_tokens=0,
+        layout=Layout(tp=1, pp=1, vpp=1, cp=1, dp=1),
+        model=ModelShape.of_model(model, model.max_position_embeddings or 1),
+        dtype=dtype,
+        fp8="none",
+        sharded_optimizer=False,
+        has_optimizer=False,
+        tokens_by_source={},
+        sample_order="",
+        recipe_hash="",
+        run_id=run_id,
+        versions={name: packages.version(name) for name in ("colosseum", "torch")},
+        save_time_s=round(seconds, 3),
+        files={},
+    )
+
+
+def model_from(values: Mapping[str, Any], where: str) -> Model:
+    """A model section of foreign settings.
+
+    Raises:
+        RefusedInput: a value is none that a recipe may have.
+    """
+    from pydantic import ValidationError
+
+    try:
+        return Model(**values)
+    except ValidationError as error:
+        faults = [Fault(path=str(e["loc"][0]), value=e["input"], rule=e["msg"], where=where) for e in error.errors()]
+        raise RefusedInput(faults) from error
