@@ -77,8 +77,8 @@ def _outside(folder: Path, _: Any) -> None:
 CHECKPOINT_FILES: dict[str, tuple[Callable[[Path, Any], None], str]] = {
     "metadata": (_in_metadata, ".metadata refers to posix.mkdir, which is not data"),
     "common": (_in_common, "common.pt refers to posix.mkdir, which is not data"),
-    "rng": (_in_an_object("rng_state"), "object rng_state/shard_0.0_1.1 names posix.mkdir"),
-    "scaling": (_as_scaling, "linear_fc1._extra_state names posix.mkdir"),
+    "rng": (_in_an_object("rng_state"), "object rng_state/shard_0.0_1.1 refers to posix.mkdir"),
+    "scaling": (_as_scaling, "linear_fc1._extra_state refers to posix.mkdir"),
     "outside": (_outside, "refers to '../../elsewhere', which is not a file in its folder"),
 }
 
