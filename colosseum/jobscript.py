@@ -1,8 +1,8 @@
 """Commands of the job script: ``python3 -I … COMMAND ARGUMENT…`` on the batch host, from inside the run folder.
 
-Standard library only, Python 3.6 or later; a copy is in every bundle, with ``records.py``.
+Standard library only, Python 3.6 or later; a copy is in every bundle, with ``records.py`` and ``owner.py``.
 
-    own JOB                            exit code 0: the run folder is this job's; else prints whose it is
+    own JOB RESTART PID                exit code 0: the run folder is this job's; else prints whose it is
     begin ATTEMPT JOB RESTART NODES    writes the attempt's env.json; prints the step it goes on from
     saved                              the newest saved step, 0 = none
     save-seconds                       how long the newest checkpoint took, in whole seconds; nothing where not known
@@ -15,21 +15,16 @@ Standard library only, Python 3.6 or later; a copy is in every bundle, with ``re
 
 import os
 import re
-import subprocess
 import sys
 import time
 from pathlib import Path
-from subprocess import PIPE
 from typing import Any, Iterator, List  # noqa: UP035
 
-from colosseum import records
+from colosseum import owner, records
 from colosseum.records import AttemptEnvironment, MetricsRow, Outcome
 
 MAX_BYTES = 1 << 20
 """Of a record."""
-JOB_ID = re.compile(r"[1-9][0-9]{0,17}(_[0-9]{1,9})?\Z")
-ENDS_WITHIN_S = 60.0
-"""Slurm may take so long to clean up after a job that has ended."""
 
 
 def main(words: "List[str]") -> int:  # noqa: UP006
@@ -40,49 +35,12 @@ def main(words: "List[str]") -> int:  # noqa: UP006
     return int(code)
 
 
-def own(job: str) -> int:
-    """Takes the run folder for a Slurm job, before anything else in it is touched.
-
-    Owners are numbered files that are never changed or deleted; the highest number owns the run. The next number is
-    made by ``link``, which one taker alone wins, on Lustre and NFS too. A job that was requeued owns its run already.
-    """
-    folder = Path("owners")
-    folder.mkdir(exist_ok=True)
-    while True:
-        last = max((int(p.name) for p in folder.iterdir() if re.match(r"[0-9]{6}\Z", p.name)), default=0)
-        holder = read(folder / f"{last:06d}").decode("ascii", "replace").strip() if last else ""
-        if last and holder == job:
-            return 0
-        reason = why_held(holder) if last else ""
-        if reason:
-            say(f"{Path.cwd().name} belongs to job {holder}: {reason}; nothing was started or changed")
-            return 1
-        if records.write_first(folder / f"{last + 1:06d}", job + "\n"):
-            return 0
-
-
-def why_held(job: str) -> str:
-    """Why a job may still use the run folder; empty = Slurm says that it has ended."""
-    by_hand = "if it has ended, remove the folder owners/"
-    if not JOB_ID.match(job):
-        return f"its record cannot be read ({by_hand})"
-    env = {name: value for name, value in os.environ.items() if not name.startswith("SQUEUE_")}  # they hide states
-    deadline = time.monotonic() + ENDS_WITHIN_S
-    while True:
-        try:
-            words = ["squeue", "-h", "-j", job, "-o", "%T"]
-            asked = subprocess.run(words, env=env, stdout=PIPE, stderr=PIPE, timeout=60)  # noqa: UP022 - Python 3.6
-        except (OSError, subprocess.TimeoutExpired):
-            return f"squeue does not answer ({by_hand})"
-        if asked.returncode:
-            known = b"Invalid job id" not in asked.stderr
-            return f"squeue does not answer ({by_hand})" if known else ""
-        states = asked.stdout.decode("ascii", "replace").split()
-        if not states:
-            return ""
-        if set(states) != {"COMPLETING"} or time.monotonic() > deadline:
-            return f"it is {states[0].lower()}"
-        time.sleep(2)
+def own(job: str, restart: str, pid: str) -> int:
+    mine = owner.this_job(job, count_of(restart), int(pid))
+    sentence = owner.take(Path.cwd(), mine)
+    if sentence:
+        say(sentence)
+    return 1 if sentence else 0
 
 
 def begin(attempt: str, job: str, restart: str, nodes: str) -> int:

@@ -1,4 +1,4 @@
-"""The records of a run folder, one writer and one parser for each: outcome, attempt environment, metrics row, event.
+"""The records of a run folder, one writer and one parser each: owner, outcome, attempt environment, metrics row, event.
 
 Standard library only, Python 3.6 or later (so no ``from __future__ import annotations``): a copy is in every bundle,
 for the job script, which runs it with a batch host's own python3, and for ``engines/start.py`` in an engine's image.
@@ -26,7 +26,59 @@ MAX_NAME = 100
 MAX_ITEMS = 4096
 """Of a list or of an object inside a record."""
 MAX_WHOLE = 10**15
+MAX_PID = 1 << 22
+"""Of Linux."""
+JOB_ID = re.compile(r"[1-9][0-9]{0,17}(_[0-9]{1,9})?\Z")
+"""A process id, a Slurm job or ARRAY_INDEX: never a word or number that means many (`--me`, -1, 0)."""
 _STEP = re.compile(r"[0-9]{1,15}\Z")
+
+
+class Owner(NamedTuple):
+    """Who owns a run folder, from then on: ``owners/NNNNNN``. What it is to own one is said by ``owner.py``."""
+
+    scheduler: str
+    """slurm: a Slurm job, whose script is the process; local: a process that was started on a machine."""
+    slurm_job: str
+    """The Slurm job that it is, or in whose allocation it runs; "" = none."""
+    cluster: str
+    """Slurm's name of its cluster, "" = not known."""
+    restart: int
+    """Slurm's count of requeues of the job."""
+    host: str
+    boot_id: str
+    """Of the kernel: another one each time the machine starts."""
+    pid_namespace: str
+    """Processes of another one (a container) have other numbers."""
+    pid: int
+    start_ticks: int
+    """When the process started, in clock ticks since the boot: two processes with one number differ in it."""
+    time_unix_s: float
+
+    @property
+    def job_id(self) -> str:
+        """As in submissions.jsonl and env.json."""
+        return self.slurm_job if self.scheduler == "slurm" else str(self.pid)
+
+    def to_line(self) -> str:
+        return line_of(dict(self._asdict()))
+
+    @classmethod
+    def from_data(cls, data: "dict[str, Any] | None") -> "Owner | None":
+        if data is None or data.get("scheduler") not in ("slurm", "local"):
+            return None
+        names = ("slurm_job", "cluster", "host", "boot_id", "pid_namespace")
+        job, cluster, host, boot_id, namespace = (text(data.get(name), MAX_NAME) for name in names)
+        restart, pid, start = (whole(data.get(name)) for name in ("restart", "pid", "start_ticks"))
+        when = number(data.get("time_unix_s"))
+        if restart is None or pid is None or not 0 < pid <= MAX_PID or start is None or when is None or not host:
+            return None
+        if (job or data["scheduler"] == "slurm") and not JOB_ID.match(job):
+            return None
+        return cls(data["scheduler"], job, cluster, restart, host, boot_id, namespace, pid, start, when)
+
+    @classmethod
+    def from_line(cls, line: "str | bytes") -> "Owner | None":
+        return cls.from_data(parse_object(line))
 
 
 class Outcome(NamedTuple):
@@ -210,7 +262,8 @@ def write_first(path: Path, line: str) -> bool:
         os.link(str(temporary), str(path))
         return True
     except FileExistsError:
-        return False
+        # On NFS the answer of a link that was made can be lost; the client asks again, and is told that it exists.
+        return temporary.stat().st_nlink == 2
     finally:
         temporary.unlink()
 

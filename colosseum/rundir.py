@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
+import socket
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -140,6 +143,15 @@ class RunDir:
                 return n, attempt
             except FileExistsError:
                 n += 1
+
+    def begin_attempt_here(self) -> tuple[int, AttemptDir]:
+        """``begin_attempt`` with env.json, as the job script of a cluster writes it, of this process."""
+        number, attempt = self.begin_attempt()
+        attempt.stacks.mkdir()
+        saved = (saved_steps(self.checkpoints) or [0])[-1]
+        environment = AttemptEnvironment(number, saved, str(os.getpid()), 0, socket.gethostname(), int(time.time()))
+        records.write_first(attempt.env, environment.to_line())
+        return number, attempt
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from colosseum import jobscript, records
+from colosseum import jobscript, owner, records
 from colosseum.launch.bundles.compile import library
-from colosseum.records import OUTCOME_KINDS, AttemptEnvironment, Event, MetricsRow, Outcome
+from colosseum.records import OUTCOME_KINDS, AttemptEnvironment, Event, MetricsRow, Outcome, Owner
 from colosseum.rundir import RunDir
 
 COUNTS = st.integers(0, records.MAX_WHOLE)
@@ -38,6 +38,32 @@ def test_an_outcome_comes_back(
 def test_an_attempt_environment_comes_back(n: int, step: int, job: str, restart: int, nodes: str, when: float) -> None:
     env = AttemptEnvironment(n, step, job, restart, nodes, when)
     assert AttemptEnvironment.from_line(env.to_line()) == env
+
+
+OWNER = Owner("slurm", "4_1", "big", 2, "node01", "boot", "pid:[1]", 812, 77, 5.0)
+
+
+def test_an_owner_comes_back() -> None:
+    assert Owner.from_line(OWNER.to_line()) == OWNER
+    local = OWNER._replace(scheduler="local", slurm_job="")
+    assert Owner.from_line(local.to_line()) == local
+    assert (OWNER.job_id, local.job_id) == ("4_1", "812")
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"scheduler": "pbs"},
+        *({"slurm_job": job} for job in ("", "-1", "0", "--me", "1;2", "1 2", "1\n", str(2**70), 4, None)),
+        *({"pid": pid} for pid in (-1, 0, "812", True, None, 2**22 + 1, 2**70, 1.5)),
+        {"start_ticks": -1},
+        {"host": ""},
+        {"time_unix_s": "now"},
+    ],
+    ids=str,
+)
+def test_what_names_no_job_or_process_is_no_owner(bad: dict[str, Any]) -> None:
+    assert Owner.from_line(json.dumps({**OWNER._asdict(), **bad})) is None
 
 
 def test_rows_and_events_come_back() -> None:
@@ -94,14 +120,42 @@ def test_the_first_writer_wins_and_leaves_nothing_else(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [file]
 
 
-@pytest.mark.parametrize("module", [records, jobscript])
+def test_a_link_whose_answer_was_lost_is_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As NFS has it: the link was made, the answer lost, the request sent again."""
+    link = os.link
+
+    def twice(source: str, target: str) -> None:
+        link(source, target)
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", twice)
+    assert records.write_first(tmp_path / "first", "mine\n")
+    assert not records.write_first(tmp_path / "first", "another's\n")
+    assert (tmp_path / "first").read_text() == "mine\n"
+
+
+@pytest.mark.parametrize("module", [records, owner, jobscript])
 def test_a_batch_host_s_old_python_reads_the_module(module: ModuleType) -> None:
     """Python 3.6 has its grammar; only the standard library is imported, and the modules copied beside it."""
     tree = ast.parse(Path(str(module.__file__)).read_text(), feature_version=(3, 6))
     imported = {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     imported |= {a.name for node in ast.walk(tree) if isinstance(node, ast.Import) for a in node.names}
-    standard = {"errno", "json", "math", "os", "subprocess", "pathlib", "re", "stat", "sys", "time", "typing"}
-    assert imported <= standard | {"colosseum", "colosseum.records"}
+    standard = [
+        "errno",
+        "functools",
+        "json",
+        "math",
+        "os",
+        "pathlib",
+        "re",
+        "socket",
+        "stat",
+        "subprocess",
+        "sys",
+        "time",
+        "typing",
+    ]
+    assert imported <= {*standard} | {"colosseum", "colosseum.records", "colosseum.owner"}
     assert not [node for node in ast.walk(tree) if isinstance(node, ast.NamedExpr)]
 
 

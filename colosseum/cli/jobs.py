@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from colosseum.cli.output import Cluster, Json, Runs, columns, emit, say, stdout, warn, wide
+from colosseum.cli.output import Cluster, Json, Runs, columns, emit, note, say, stdout, warn, wide
 from colosseum.launch.runs.jobs import LIVE, Job, job_of, jobs_of, pick_run, runs_folder, runs_under
-from colosseum.launch.runs.jobs import cancel as cancel_run
-from colosseum.launch.runs.jobs import requeue as requeue_run
 from colosseum.monitor.logs import Reader, log_files
 from colosseum.monitor.watch import Attempt, age_s
 from colosseum.monitor.watch import history as attempts_of
@@ -115,21 +113,28 @@ def logs(
 
 @app.command()
 def cancel(run: Run, cluster: Cluster = None, runs: Runs = None) -> None:
-    """Cancel a run's job. Its ranks save first, within the scheduler's grace time."""
-    job = cancel_run(_pick(run, runs, cluster))
-    say(f"cancelled job {job.submission.job_id} of {job.run.root.name}, saved at step {job.status.saved_step}")
-    say(f"to resume: colosseum jobs requeue {job.run.root.name}")
+    """Cancel a run's job and wait for its end. Its ranks save first, within the scheduler's grace time."""
+    from colosseum.launch.runs.control import cancel as cancel_run
+
+    place = _pick(run, runs, cluster)
+    say(cancel_run(place, note))
+    say(f"to resume: colosseum jobs requeue {place.root.name}")
 
 
 @app.command()
 def requeue(run: Run, cluster: Cluster = None, runs: Runs = None) -> None:
     """Restart a run from its newest checkpoint; a running one saves first."""
+    from colosseum.launch.runs.control import requeue as requeue_run
+    from colosseum.launch.stopwatch import process_start_unix_s
+
     place = _pick(run, runs, cluster)
-    submission = requeue_run(place)
-    if submission is None:
+    done = requeue_run(place, note, typed_unix_s=process_start_unix_s())
+    if done.submission is None:
         say(f"{place.root.name} saves, stops and restarts")
+    elif done.in_background:
+        say(f"started in the background as job {done.submission.job_id}: colosseum jobs logs -f {place.root.name}")
     else:
-        say(f"submitted as job {submission.job_id}")
+        say(f"submitted as job {done.submission.job_id}")
 
 
 @app.command()

@@ -12,9 +12,10 @@ import typer
 from colosseum.bundle import read_bundle
 from colosseum.cli.output import emit, note, say, warn
 from colosseum.errors import RunFailed
+from colosseum.launch.runs.control import resume
 from colosseum.launch.runs.ending import ending_of
 from colosseum.launch.runs.request import Continued, NewRun, placing
-from colosseum.launch.runs.submit import launch, start
+from colosseum.launch.runs.submit import launch
 from colosseum.launch.schedulers.base import Foreground, Scheduler, Submission
 from colosseum.launch.schedulers.registry import scheduler_of
 from colosseum.launch.stopwatch import reading
@@ -49,7 +50,7 @@ def launch_new(new: NewRun, as_json: bool, *, shakedown: bool = False) -> None:
 def continue_run(resumed: Continued, as_json: bool) -> None:
     """One more attempt in the run's own folder."""
     scheduler = scheduler_of(resumed.bundle.recipe.cluster.scheduler)
-    submission = start(resumed.run, resumed.bundle.recipe, scheduler)
+    submission = resume(resumed.run, resumed.bundle.recipe, scheduler)
     report(resumed.run, submission, scheduler, resumed.bundle.recipe, resumed.bundle.manifest, as_json)
 
 

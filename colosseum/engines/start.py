@@ -1,8 +1,8 @@
 """One rank of a foreign engine: starts it, forwards stop signals, writes metrics.jsonl and outcome.json.
 
 A copy of this file is in every bundle of a foreign engine and runs inside that engine's container: standard library
-only, Python 3.10 or later; of Colosseum it imports the bundle's own copy of ``records.py``, nothing else. What it does
-is said by ``command.json`` beside it:
+only, Python 3.10 or later; of Colosseum it imports the bundle's own copies of ``records.py`` and ``owner.py``, nothing
+else. What it does is said by ``command.json`` beside it:
 
     program      path of the engine's script, below ``home``; or a path inside the bundle
     home         {variable, default}: the environment variable that names the engine's checkout, and where it else is
@@ -42,6 +42,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "lib"))
 sys.dont_write_bytecode = True  # a bundle never changes
+from colosseum import owner  # noqa: E402
 from colosseum.records import MetricsRow, Outcome, append, open_regular, write_first  # noqa: E402
 
 SAVED, FINAL = 75, 76
@@ -55,6 +56,11 @@ def main() -> int:
     command = json.loads((HERE / "command.json").read_text())
     rank = int(os.environ.get("RANK", "0"))
     attempt = Path(command["names"]["attempts"]) / "{:03d}".format(int(os.environ.get("COLOSSEUM_ATTEMPT", "0")))
+    if rank == 0 and "COLOSSEUM_ATTEMPT" not in os.environ:  # typed by hand: no launcher has taken the run folder
+        whose = owner.take(Path.cwd(), owner.this_process())
+        if whose:
+            sys.stderr.write(whose + "\n")
+            return FINAL
     program, problem = find_program(command)
     if problem:
         # Every rank: the first bad exit ends them all, and that need not be rank 0's.

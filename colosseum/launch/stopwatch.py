@@ -48,6 +48,11 @@ def sentence(parts: Mapping[str, float], total_s: float) -> str:
     return f"seconds: {figures}; own work {own_s:.2f}, total {total_s:.2f}"
 
 
+def process_start_unix_s() -> float:
+    """When this process began."""
+    return time.time() - (_now_s() - _process_start_s())
+
+
 def _now_s() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 

@@ -17,7 +17,18 @@ from colosseum.checkpoint import folders
 from colosseum.recipe import derived
 from colosseum.recipe.schema import Recipe
 from colosseum.rundir import AttemptDir, OutcomeKind, RunDir
-from colosseum.runtime import fused_step, garbage, loop, model, optimizer, parallel, reading, saving, userbuffers
+from colosseum.runtime import (
+    by_hand,
+    fused_step,
+    garbage,
+    loop,
+    model,
+    optimizer,
+    parallel,
+    reading,
+    saving,
+    userbuffers,
+)
 from colosseum.runtime.begin import begin, rewind, rewinds, setup
 from colosseum.runtime.failures import ConfigFailure, exit_code, judge
 from colosseum.runtime.metrics import MetricsWriter
@@ -68,18 +79,20 @@ def main(bundle_folder: Path, stop: StopSignal) -> int:
     """Runs this rank to its end; the exit code of docs/contracts.md. The run folder is the bundle's parent."""
     rank_info = parallel.RankInfo.from_env()
     run = RunDir(bundle_folder.resolve().parent)
-    number = int(os.environ.get("COLOSSEUM_ATTEMPT", "0"))
-    attempt = run.attempt(number)
-    attempt.root.mkdir(parents=True, exist_ok=True)
-    job = Job(run=run, attempt=attempt, number=number, rank_info=rank_info)
+    number = by_hand.attempt_of(run, rank_info.rank) if by_hand.is_by_hand() else int(os.environ["COLOSSEUM_ATTEMPT"])
+    job = Job(run=run, attempt=run.attempt(number), number=number, rank_info=rank_info)
+    job.attempt.root.mkdir(parents=True, exist_ok=True)
     try:
         if rank_info.rank == 0:
-            attempt.room.write_bytes(bytes(ROOM_BYTES))
+            job.attempt.room.write_bytes(bytes(ROOM_BYTES))
         bundle = read_bundle(bundle_folder)
         recipe = bundle.recipe
         _check_ranks(recipe, rank_info)
         stop.leave_at_once(job.leave)
         parallel.start(recipe, rank_info, 2 * _hang_timeout_s(recipe))
+        if by_hand.is_by_hand():
+            job.number = by_hand.agreed(number)
+            job.attempt = run.attempt(job.number)
         buffers = userbuffers.start(recipe)
         stopped = train(job, recipe, stop, predicted_step_s=bundle.plan.step_time_s)
         if buffers:

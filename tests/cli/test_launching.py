@@ -107,7 +107,7 @@ def test_ctrl_c_lets_the_ranks_save_and_the_run_goes_on(inputs: Path) -> None:
     # A run folder belongs to one launch at a time.
     busy = subprocess.run([COLOSSEUM, "train", "cpt", "--from", str(run.root)], capture_output=True, text=True)
     assert busy.returncode == 2
-    assert "is already running" in busy.stderr.replace("\n", " ")
+    assert "ing; nothing was started: `colosseum jobs requeue" in " ".join(busy.stderr.split())
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130

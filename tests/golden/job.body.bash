@@ -32,6 +32,7 @@ raise_limit() { # OPTION WANTED: as far as this process may
 
 # --- from here on every job script is the same (launch/slurm/job.bash) --------------------------------------------
 set -uo pipefail
+trap '' USR1 # until the ranks run there is nothing to save: `jobs requeue` must not end a script that begins
 umask "$umask"
 export SLURM_UMASK=$umask # which srun gives the ranks
 run=$(pwd -P)
@@ -61,7 +62,7 @@ write_outcome() { # KIND RETRY REASON RANK: unless a rank wrote it already (firs
 
 own_run() {
   local whose
-  whose=$(record own "$job") || { say "stopped: ${whose:-cannot write in $run/owners}"; exit 76; }
+  whose=$(record own "$job" "${SLURM_RESTART_COUNT:-0}" $$) || { say "stopped: $whose"; exit 76; }
 }
 
 begin_attempt() {

@@ -21,7 +21,7 @@ import pytest
 from colosseum.bundle import SLURM_SCRIPT, write_bundle
 from colosseum.errors import EnvironmentFault, RefusedInput
 from colosseum.launch.bundles.compile import compile_bundle
-from colosseum.launch.runs import jobs
+from colosseum.launch.runs import control
 from colosseum.launch.runs.jobs import job_of, jobs_of
 from colosseum.launch.runs.submit import new_run, start
 from colosseum.launch.slurm import commands, job_script
@@ -29,9 +29,10 @@ from colosseum.launch.slurm.commands import SlurmScheduler
 from colosseum.planning.resolve import apply_layout, resolve
 from colosseum.recipe.load import load
 from colosseum.recipe.schema import Recipe
-from colosseum.rundir import RunDir
+from colosseum.records import Owner
+from colosseum.rundir import RunDir, latest_rows
 from tests.slurm.conftest import DevSlurm
-from tests.slurm.runs import log, stand_in_run, submit, until, until_ended
+from tests.slurm.runs import log, stand_in_run, submit, until, until_ended, until_step
 
 NASTY = """a'b "c" $(touch pwned) `touch pwned` ${HOME} \\ \\\\ ; & | > < * ? ~ # %j é漢 !"""
 SHOW = """
@@ -259,8 +260,51 @@ def test_slurm_second_job_of_a_run_that_lives_touches_nothing(tmp_path: Path) ->
     until_ended(run)
     third = submit(run)
     until(lambda: run.attempt_numbers() == [0, 1])
-    assert [p.read_text().strip() for p in sorted((run.root / "owners").iterdir())] == [first, third] != [first, second]
+    owners = [Owner.from_line(p.read_text()) for p in sorted((run.root / "owners").iterdir())]
+    assert [o.slurm_job for o in owners if o] == [first, third] != [first, second]
     SlurmScheduler().cancel(third)
+
+
+def test_slurm_jobs_submitted_by_hand_are_seen_and_cancelled(tmp_path: Path) -> None:
+    run = stand_in_run(tmp_path, "by-hand")
+    run.logs.mkdir()
+
+    def by_hand(*options: str) -> str:
+        words = ["sbatch", "--parsable", f"--chdir={run.root}", *options, str(run.bundle / SLURM_SCRIPT)]
+        return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+
+    waits = by_hand("--hold")
+    assert (job_of(run).submission.job_id, job_of(run).word) == (waits, "waiting")
+    with pytest.raises(RefusedInput, match=f"job {waits} of {run.root.name} is already waiting to start"):
+        control.requeue(run, print)
+    runs = by_hand()
+    until_step(run, 2)
+    job = job_of(run)
+    assert (job.submission.job_id, job.word, [one.job_id for one in job.also]) == (runs, "running", [waits])
+    (listed,), _ = jobs_of([run])
+    assert (listed.submission.job_id, listed.word) == (runs, "running")
+    told: list[str] = []
+    said = control.cancel(run, told.append)
+    step = latest_rows(run.metrics, "train")[-1]["step"]
+    assert said == f"cancelled job {runs} and job {waits} of {run.root.name}: saved at step {step}"
+    assert told[0] == "waiting for the ranks to save: 0 s (Slurm kills them after 5 s)"  # dev-slurm's KillWait
+    assert {state.phase for state in SlurmScheduler().states([runs, waits]).values()} == {"cancelled"}
+    with pytest.raises(RefusedInput, match="nothing to cancel"):
+        control.cancel(run, print)
+    assert not run.submissions.exists()
+
+
+def test_slurm_of_two_requeues_at_once_one_is_submitted(tmp_path: Path) -> None:
+    run = stand_in_run(tmp_path, "both")
+    SlurmScheduler().cancel(submit(run))
+    until_ended(run)
+    command = [Path(sys.executable).parent / "colosseum", "jobs", "requeue", str(run.root)]
+    for turn in range(3):
+        both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+        said = [process.communicate(timeout=120) for process in both]
+        assert sorted(process.returncode for process in both) == [0, 2], said
+        assert len(run.submissions.read_text().splitlines()) == turn + 2
+        control.cancel(run, print)
 
 
 def test_slurm_is_asked_once_for_all_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,7 +345,7 @@ def test_slurm_that_does_not_say_what_runs_starts_nothing_twice(
     with monkeypatch.context() as patch:
         patch.setenv("PATH", f"{broken}:{os.environ['PATH']}")
         with pytest.raises(EnvironmentFault, match=r"nothing was started because .* squeue .* out of order$"):
-            jobs.requeue(run)
+            control.requeue(run, print)
     assert len(run.submissions.read_text().splitlines()) == 1
     SlurmScheduler().cancel(job)
 

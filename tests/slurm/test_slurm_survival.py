@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from colosseum.launch.runs import jobs
+from colosseum.launch.runs import control
 from colosseum.launch.runs.jobs import Job
 from colosseum.monitor.watch import history
 from colosseum.rundir import RunDir, saved_steps
@@ -31,7 +31,7 @@ def _asked_to_requeue(slurm: DevSlurm, runs: Path) -> Drill:
     run = stand_in_run(runs, "asked")
     submit(run)
     until_step(run, 7)
-    assert jobs.requeue(run) is None
+    assert control.requeue(run, print).submission is None
     until_step(run, 12, attempt=1)
     return run, until_ended(run)
 
@@ -58,7 +58,7 @@ def _batch_shell_killed(slurm: DevSlurm, runs: Path) -> Drill:
     until_step(run, 7)
     os.kill(batch_shell(run), signal.SIGKILL)
     assert until_ended(run).word == "stopped"  # Slurm ends the ranks gently: they save
-    assert jobs.requeue(run) is not None
+    assert control.requeue(run, print).submission is not None
     return run, until_ended(run)
 
 
@@ -66,9 +66,9 @@ def _cancelled(slurm: DevSlurm, runs: Path) -> Drill:
     run = stand_in_run(runs, "cancelled")
     submit(run)
     until_step(run, 7)
-    jobs.cancel(run)
+    control.cancel(run, print)
     assert until_ended(run).word == "cancelled"
-    assert jobs.requeue(run) is not None
+    assert control.requeue(run, print).submission is not None
     return run, until_ended(run)
 
 
@@ -101,7 +101,7 @@ def _deaf(slurm: DevSlurm, runs: Path) -> Drill:
     (run.root / "deaf").touch()
     submit(run)
     until_step(run, 7)
-    assert jobs.requeue(run) is None
+    assert control.requeue(run, print).submission is None
     return run, until_ended(run)
 
 
@@ -119,7 +119,7 @@ def _without_requeue(slurm: DevSlurm, runs: Path) -> Drill:
     run = stand_in_run(runs, "without-requeue", "cluster.slurm.requeue=false")
     submit(run)
     until_step(run, 7)
-    assert jobs.requeue(run) is None
+    assert control.requeue(run, print).submission is None
     return run, until_ended(run)
 
 
@@ -229,7 +229,7 @@ def test_slurm_job_leaves_earlier_when_its_saves_prove_slow(
     run = stand_in_run(tmp_path, "slow", "resources.time_limit=4m", site)
     submit(run)
     until_begun(run, 1)
-    jobs.cancel(run)
+    control.cancel(run, print)
     first, second = history(run)
     assert (first.kind, first.lost_steps) == ("saved", 0)
     assert second.began_unix_s is not None

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from colosseum.launch.runs import jobs
+from colosseum.launch.runs import control
 from colosseum.launch.runs.jobs import job_of
 from colosseum.monitor.watch import history
 from colosseum.rundir import RunDir, checkpoint_folder, latest_rows, read_lines, saved_steps
@@ -165,7 +165,7 @@ def test_slurm_campaign_is_chained_and_resumed(house: Path) -> None:
     assert "submitted: base, fp8, grown" in colosseum(house, *command)
     assert "submitted: nothing" in colosseum(house, *command)
     first, *later = _stages(house)
-    jobs.cancel(RunDir(Path(first["run"])))
+    control.cancel(RunDir(Path(first["run"])), print)
     until(lambda: {stage["state"] for stage in _stages(house)} == {"cancelled"})
     assert "submitted: base, fp8, grown" in colosseum(house, "campaign", "resume", "small")
     until(lambda: _stages(house)[2]["state"] in ("done", "held", "failed"), 3 * ENDS_S)  # three runs, one by one
@@ -267,7 +267,7 @@ def test_slurm_training_reaches_its_time_limit(house: Path, alone: RunDir) -> No
     # Two minutes, less the quarter that is kept for saving.
     run = train(house, "limit", "resources.time_limit=2m", "train.steps=4000")
     until_begun(run, 1, ENDS_S)
-    jobs.cancel(run)
+    control.cancel(run, print)
     first, second = history(run)[:2]
     assert first.kind == "saved", log(run)
     assert first.lost_steps == 0
@@ -283,7 +283,7 @@ def test_slurm_training_of_two_ranks_a_node_is_stopped_and_goes_on(
     run = train(house, f"four-by-{launch}", f"cluster.slurm.launch={launch}", size=FOUR)
     until_step(run, SAVE_EVERY + 2)
     with held(run, ranks=4):
-        jobs.requeue(run)
+        control.requeue(run, print)
         until(lambda: "stop requested" in log(run))
     until_ended(run, ENDS_S)
     assert_as_if_nothing_had_happened(run, alone_of_four)
@@ -335,7 +335,7 @@ def test_slurm_training_loses_its_batch_shell(house: Path, alone: RunDir) -> Non
     until_step(run, SAVE_EVERY + 2)
     os.kill(batch_shell(run), signal.SIGKILL)
     assert until_ended(run, ENDS_S).word in ("stopped", "failed")
-    jobs.requeue(run)
+    control.requeue(run, print)
     until_ended(run, ENDS_S)
     assert_as_if_nothing_had_happened(run, alone)
     until(lambda: not is_alive(run), 60)  # also what the killed script had started

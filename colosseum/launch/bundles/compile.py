@@ -103,7 +103,8 @@ def compile_bundle(recipe: Recipe, plan: Plan, *, lineage: Lineage | None = None
 def library() -> dict[str, bytes]:
     """What of this package a job script and a foreign engine's ranks import: copies, of the standard library only."""
     package = resources.files("colosseum")
-    copies = {f"lib/colosseum/{name}": package.joinpath(name).read_bytes() for name in ("records.py", "jobscript.py")}
+    names = ("records.py", "owner.py", "jobscript.py")
+    copies = {f"lib/colosseum/{name}": package.joinpath(name).read_bytes() for name in names}
     return {**copies, "lib/colosseum/__init__.py": b""}
 
 

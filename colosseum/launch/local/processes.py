@@ -16,9 +16,9 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from colosseum import owner
 from colosseum.errors import EnvironmentFault, RefusedInput
 from colosseum.launch.local import run_processes
-from colosseum.launch.local.ranks import run_lock
 from colosseum.launch.schedulers.base import JobState, Say, Show, Submission
 from colosseum.reading import MAX_LINE, Unreadable, open_regular
 from colosseum.records import MetricsRow
@@ -91,9 +91,8 @@ class LocalScheduler:
             raise RefusedInput(
                 f"{run.root.name} is complete; to train further use --from {run.root.name} train.steps=N"
             )
-        with run_lock(run) as free:
-            if not free:
-                raise RefusedInput(f"{run.root.name} is already running")
+        if whose := owner.held(run.root):
+            raise RefusedInput(f"{whose}; nothing was started or changed")
         return f"starts at once on {recipe.resources.gpus} ranks of this machine"
 
     def submit(self, run: RunDir, *, after: Sequence[str] = (), script: str | None = None) -> Submission:
@@ -120,12 +119,9 @@ class LocalScheduler:
         """Running or not; how an ended job ended stands in its run folder."""
         return {j: JobState(job_id=j, phase="running" if self._is_running(j) else "unknown") for j in job_ids}
 
-    def stop(self, run: RunDir, margin_s: float) -> bool:
+    def stop(self, run: RunDir, margin_s: float, say: Say) -> bool:
         """See ``Foreground.stop``."""
-        return run_processes.stop(run, margin_s)
-
-    def save_and_restart(self, job_id: str) -> None:
-        raise RefusedInput("a run on this machine cannot be requeued: stop it, then resume it with --from RUN")
+        return run_processes.stop(run, margin_s, say)
 
     def follow(self, run: RunDir, job_id: str, show: Show, say: Say) -> bool:
         """See ``Foreground.follow``."""
@@ -155,15 +151,8 @@ class LocalScheduler:
             return asked()
 
     def _is_running(self, job_id: str) -> bool:
-        if child := self._children.get(job_id):
-            return child.poll() is None
-        try:
-            os.kill(int(job_id), 0)
-        except (ProcessLookupError, ValueError):
-            return False
-        except PermissionError:
-            return False  # the id is another user's process now
-        return True
+        child = self._children.get(job_id)  # of others, a number says nothing: their runs are asked
+        return child is not None and child.poll() is None
 
 
 @contextmanager

@@ -7,41 +7,24 @@ Exit codes are the runtime's: 0 complete, 75 saved, 76 not to be started again, 
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
-from colosseum.records import AttemptEnvironment, Outcome, write_first
+from colosseum import owner
+from colosseum.records import Outcome
 from colosseum.rundir import EXIT_FINAL, EXIT_SAVED, AttemptDir, OutcomeKind, RunDir, saved_steps
 
 GRACE_S = 15.0
 """From the first failed rank to killing the others: time for them to notice and write their reason."""
 EXIT_CRASH = 70
-
-
-@contextmanager
-def run_lock(run: RunDir) -> Iterator[bool]:
-    """Holds the run folder; True if nobody else does. The ranks inherit it: it lasts until the last one has ended."""
-    descriptor = os.open(run.root, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        os.set_inheritable(descriptor, True)
-        yield True
-    finally:
-        os.close(descriptor)
 
 
 class Ranks:
@@ -87,7 +70,7 @@ class Ranks:
         with self._attempt.rank_log(rank).open("ab") as log:
             # A session of its own: what a rank starts ends with it.
             return subprocess.Popen(
-                argv, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, close_fds=False, start_new_session=True
+                argv, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
@@ -112,16 +95,6 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _begin(run: RunDir) -> tuple[int, AttemptDir]:
-    """The next attempt's folder and its env.json, as the job script of a cluster writes it."""
-    number, attempt = run.begin_attempt()
-    attempt.stacks.mkdir()
-    saved = (saved_steps(run.checkpoints) or [0])[-1]
-    environment = AttemptEnvironment(number, saved, str(os.getpid()), 0, socket.gethostname(), int(time.time()))
-    write_first(attempt.env, environment.to_line())
-    return number, attempt
-
-
 def _settle(run: RunDir, attempt: AttemptDir, codes: Sequence[int], failed: int | None, stopped: bool) -> int:
     """outcome.json decides, exit codes are a hint; a killed rank writes no outcome.json, so this writes one."""
     kind: OutcomeKind = "completed"
@@ -144,28 +117,27 @@ def main(words: Sequence[str]) -> int:
     """One attempt; the exit code."""
     count, argv = int(words[0]), list(words[1:])
     run = RunDir(Path.cwd())
-    with run_lock(run) as ours:
-        if not ours:
-            sys.stderr.write(f"{run.root.name} is already running\n")
-            return EXIT_FINAL
-        if run.is_complete():
-            sys.stderr.write(f"{run.root.name} is complete: nothing to do\n")
-            return 0
-        number, attempt = _begin(run)
-        env = {
-            **os.environ,
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(_free_port()),
-            "COLOSSEUM_RUN": str(run.root),
-            "COLOSSEUM_ATTEMPT": str(number),
-            "COLOSSEUM_GPUS_PER_NODE": str(count),
-            # torch's flight recorder, under both names that torch has given it
-            "TORCH_FR_DUMP_TEMP_FILE": str(attempt.nccl_traces),
-            "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": str(attempt.nccl_traces),
-        }
-        ranks = Ranks(attempt, count, argv, env)
-        codes, failed = ranks.wait()
-        return _settle(run, attempt, codes, failed, ranks.asked_to_stop)
+    if run.is_complete():
+        sys.stderr.write(f"{run.root.name} is complete: nothing to do\n")
+        return 0
+    if whose := owner.take(run.root, owner.this_process()):
+        sys.stderr.write(f"{whose}\n")
+        return EXIT_FINAL
+    number, attempt = run.begin_attempt_here()
+    env = {
+        **os.environ,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(_free_port()),
+        "COLOSSEUM_RUN": str(run.root),
+        "COLOSSEUM_ATTEMPT": str(number),
+        "COLOSSEUM_GPUS_PER_NODE": str(count),
+        # torch's flight recorder, under both names that torch has given it
+        "TORCH_FR_DUMP_TEMP_FILE": str(attempt.nccl_traces),
+        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": str(attempt.nccl_traces),
+    }
+    ranks = Ranks(attempt, count, argv, env)
+    codes, failed = ranks.wait()
+    return _settle(run, attempt, codes, failed, ranks.asked_to_stop)
 
 
 if __name__ == "__main__":

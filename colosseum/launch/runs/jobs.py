@@ -1,29 +1,30 @@
-"""Jobs of run folders: their state from scheduler and folder together; requeue and cancel."""
+"""Jobs of run folders: their state from scheduler, processes and folder together."""
 
 from __future__ import annotations
 
 import os
 import re
 import stat
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from colosseum import owner
+from colosseum.bundle import SLURM_SCRIPT
 from colosseum.errors import EnvironmentFault, Fault, RefusedInput
 from colosseum.launch.local.run_processes import processes
-from colosseum.launch.schedulers.base import Foreground, JobState, Queue, Submission
+from colosseum.launch.schedulers.base import JobState, Queue, Submission
 from colosseum.launch.schedulers.registry import SCHEDULERS, scheduler_of
 from colosseum.monitor.watch import UNKNOWN, Attempt, RunStatus, last_attempt, run_status
 from colosseum.reading import Unreadable, tail
-from colosseum.records import number, parse_object, text
+from colosseum.records import JOB_ID, Owner, number, parse_object, text
 from colosseum.rundir import RunDir
 
 LIVE = ("waiting", "starting", "running")
-JOB_ID = re.compile(r"[1-9][0-9]{0,17}(_[0-9]{1,9})?")
-"""A process id, a Slurm job or ARRAY_INDEX: never a word or number that means many (`--me`, -1, 0)."""
 RUN_NAME = re.compile(r"\d{8}-\d{6}-")
 TAIL_BYTES = 1 << 20
 """Of submissions.jsonl: some thousand submissions."""
@@ -31,19 +32,24 @@ TAIL_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """The newest job of a run."""
+    """The job of a run: the one that lives, else the newest."""
 
     run: RunDir
     submission: Submission
+    """Of a job that was started by hand, what its owner's record says."""
     state: JobState
     attempt: Attempt | None
     status: RunStatus
+    also: tuple[Submission, ...] = ()
+    """More jobs of the run that wait or run: each will end at once, as the run has an owner."""
     unreadable: str = ""
     """Why the newest job cannot be determined; then ``submission`` has no job."""
 
     @property
     def word(self) -> str:
-        """One of LIVE, complete, stopped, failed, cancelled, ended (unknown how), unreadable."""
+        """One of LIVE, complete, stopped, failed, cancelled, ended (unknown how), unreadable, and unknown: whether
+        it runs could not be found out.
+        """
         if self.unreadable:
             return "unreadable"
         phase, kind = self.state.phase, self._last.kind if self._last else None
@@ -57,7 +63,9 @@ class Job:
             return "cancelled"
         if kind == "saved":
             return "stopped"
-        return "failed" if kind or phase == "failed" else "ended"
+        if kind or phase == "failed":
+            return "failed"
+        return "ended" if self.state.asked else "unknown"
 
     @property
     def why(self) -> str:
@@ -110,41 +118,89 @@ def newest_submission(run: RunDir) -> Submission | None:
     scheduler, job_id, argv = row.get("scheduler"), text(row.get("job_id")), row.get("argv")
     time_unix_s = number(row.get("time_unix_s"))
     sound = isinstance(argv, list) and all(isinstance(word, str) for word in argv) and time_unix_s is not None
-    if not isinstance(scheduler, str) or scheduler not in SCHEDULERS or not JOB_ID.fullmatch(job_id) or not sound:
+    if not isinstance(scheduler, str) or scheduler not in SCHEDULERS or not JOB_ID.match(job_id) or not sound:
         raise Unreadable(f"the last line of {run.submissions.name} has no job id")
     return Submission(scheduler=scheduler, job_id=job_id, argv=tuple(argv or ()), time_unix_s=time_unix_s or 0.0)
 
 
 def jobs_of(runs: Sequence[RunDir]) -> tuple[list[Job], list[str]]:
-    """The newest job of each run that was submitted, and warnings. Each scheduler is asked once.
+    """The job of each run that was started, and warnings. Each scheduler is asked once.
 
     A run that cannot be read is a job in state unreadable, with the reason.
     """
-    newest: dict[RunDir, Submission] = {}
+    return _jobs(runs, {})
+
+
+def _jobs(runs: Sequence[RunDir], by_hand: Mapping[RunDir, Sequence[Submission]]) -> tuple[list[Job], list[str]]:
+    known: dict[RunDir, list[Submission]] = {}
+    owners: dict[RunDir, Owner | None] = {}
     damaged: dict[RunDir, str] = {}
     read: dict[RunDir, tuple[Attempt | None, RunStatus]] = {}
     for run in runs:
         with _noting(damaged, run):
-            if (found := newest_submission(run)) is not None:
-                newest[run] = found
+            owners[run] = _owner(run)
+            if found := _known(run, owners[run], by_hand.get(run, ())):
+                known[run] = found
     with ThreadPoolExecutor(1) as other:  # folders are read while Slurm answers
-        asked = other.submit(_ask, list(newest.values()))
-        for run in newest:
+        asked = other.submit(_ask, [submission for its in known.values() for submission in its])
+        for run in known:
             with _noting(damaged, run):
                 read[run] = (last_attempt(run), run_status(run))
         answers, warnings = asked.result()
-    states = _with_processes(newest, answers)
+    states = _states(known, owners, answers)
     jobs = []
     for run in runs:
         if run in damaged:
-            jobs.append(_unreadable(run, newest.get(run), damaged[run]))
-        elif (submission := newest.get(run)) is not None:
-            state = states[run]
-            attempt, figures = read[run]
-            if state.phase not in ("waiting", "running") and (attempt is None or attempt.kind is None):
-                attempt, figures = last_attempt(run), run_status(run)  # it may have ended while its folder was read
-            jobs.append(Job(run=run, submission=submission, state=state, attempt=attempt, status=figures))
+            jobs.append(_unreadable(run, known.get(run, [None])[0], damaged[run]))
+        elif run in known:
+            jobs.append(_job(run, known[run], states[run], *read[run]))
     return jobs, warnings
+
+
+def _owner(run: RunDir) -> Owner | None:
+    """Raises Unreadable, OSError: the newest owner's record is not what we write, or may not be read."""
+    number, holder = owner.newest(run.root)
+    if number < 0:
+        list((run.root / owner.FOLDER).iterdir())  # raises the reason
+    if number and holder is None:
+        raise Unreadable(f"the newest record in {owner.FOLDER}/ cannot be read")
+    return holder
+
+
+def _known(run: RunDir, holder: Owner | None, more: Sequence[Submission]) -> list[Submission]:
+    """Every job that may be the run's, each once: the owner first, the newest submission, and more.
+
+    Raises:
+        Unreadable, OSError: as ``newest_submission``.
+    """
+    found: dict[tuple[str, str], Submission] = {}
+    submitted = newest_submission(run)
+    owned = None
+    if holder is not None:
+        job_id = holder.job_id
+        owned = Submission(scheduler=holder.scheduler, job_id=job_id, argv=(), time_unix_s=holder.time_unix_s)
+    if owned and submitted and (owned.scheduler, owned.job_id) == (submitted.scheduler, submitted.job_id):
+        owned = submitted
+    for one in (owned, submitted, *more):
+        if one is not None:
+            found.setdefault((one.scheduler, one.job_id), one)
+    return list(found.values())
+
+
+def _job(
+    run: RunDir, known: Sequence[Submission], states: Sequence[JobState], attempt: Attempt | None, status: RunStatus
+) -> Job:
+    """Of several jobs the first that lives; else the one that completed the run, else the newest."""
+    pairs = list(zip(known, states, strict=True))
+    living = [(submission, state) for submission, state in pairs if state.phase in ("waiting", "running")]
+    if not living and (attempt is None or attempt.kind is None):
+        attempt, status = last_attempt(run), run_status(run)  # it may have ended while its folder was read
+    done = attempt is not None and attempt.kind == "completed"
+    ended = sorted(pairs, key=lambda pair: pair[0].time_unix_s, reverse=True)
+    its = [pair for pair in ended if done and attempt is not None and pair[0].job_id == attempt.job_id]
+    submission, state = (living or its or ended)[0]
+    also = tuple(other for other, _ in living[1:])
+    return Job(run=run, submission=submission, state=state, attempt=attempt, status=status, also=also)
 
 
 @contextmanager
@@ -164,35 +220,68 @@ def _unreadable(run: RunDir, known: Submission | None, reason: str) -> Job:
     return Job(run=run, submission=submission, state=state, attempt=None, status=UNKNOWN, unreadable=reason)
 
 
-def _ask(newest: Sequence[Submission]) -> tuple[dict[tuple[str, str], JobState], list[str]]:
-    """States by scheduler and job id, and a warning for each scheduler that does not answer."""
+def _ask(submissions: Sequence[Submission]) -> tuple[dict[tuple[str, str], JobState], list[str]]:
+    """States by scheduler and job id, and a warning for each scheduler that does not answer.
+
+    This machine is not asked: its processes tell.
+    """
     states: dict[tuple[str, str], JobState] = {}
     warnings = []
-    for kind in sorted({s.scheduler for s in newest}):
-        ids = [s.job_id for s in newest if s.scheduler == kind]
+    for kind in sorted({s.scheduler for s in submissions} - {"local"}):
+        ids = [s.job_id for s in submissions if s.scheduler == kind]
         try:
             answer: Mapping[str, JobState] = scheduler_of(kind).states(ids)
         except EnvironmentFault as fault:  # the folders still tell most
             warnings.append(f"{fault}; states are from the run folders only")
             answer = {}
         unasked = "the scheduler could not be queried"
-        states |= {(kind, job): answer.get(job) or JobState(job_id=job, phase="unknown", detail=unasked) for job in ids}
+        for job in ids:
+            states[kind, job] = answer.get(job) or JobState(job_id=job, phase="unknown", detail=unasked, asked=False)
     return states, warnings
 
 
-def _with_processes(
-    newest: Mapping[RunDir, Submission], states: dict[tuple[str, str], JobState]
-) -> dict[RunDir, JobState]:
-    """A local run is running while processes of it live: its process id may be another's, or its launcher be killed."""
-    local = any(submission.scheduler == "local" for submission in newest.values())
-    live = processes() if local else {}  # one look at /proc for all runs
+def _states(
+    known: Mapping[RunDir, Sequence[Submission]],
+    owners: Mapping[RunDir, Owner | None],
+    answers: Mapping[tuple[str, str], JobState],
+) -> dict[RunDir, list[JobState]]:
+    """Of each run's jobs, in their order."""
+    local = {run: owners[run] for run, its in known.items() if any(s.scheduler == "local" for s in its)}
+    live = processes(local) if local else {}  # one look at /proc for all runs
     found = {}
-    for run, submission in newest.items():
-        state = states[submission.scheduler, submission.job_id]
-        if submission.scheduler == "local":
-            state = replace(state, phase="running" if run.root.resolve() in live else "unknown")
-        found[run] = state
+    for run, its in known.items():
+        ids = [p.pid for p in live.get(run, ()) if not p.is_rank]
+        ranks_alone = not ids and bool(live.get(run))  # their launcher was killed
+        found[run] = [
+            _of_process(s, owners[run], int(s.job_id) in ids or (ranks_alone and s is its[0]))
+            if s.scheduler == "local"
+            else _its_own(run, answers[s.scheduler, s.job_id])
+            for s in its
+        ]
     return found
+
+
+def _of_process(submission: Submission, holder: Owner | None, runs: bool) -> JobState:
+    """A local run is running while processes of it live: its process id may be another's now."""
+    job_id = submission.job_id
+    if runs:
+        return JobState(job_id=job_id, phase="running")
+    if holder is not None and holder.job_id == job_id and owner.lives(holder) is None:
+        unseen = f"it was started on {holder.host}, whose processes cannot be seen from here"
+        return JobState(job_id=job_id, phase="unknown", detail=unseen, asked=False)
+    return JobState(job_id=job_id, phase="unknown")
+
+
+def _its_own(run: RunDir, state: JobState) -> JobState:
+    """A job of that id that works in another folder is not the run's: Slurm began to count anew, or the id is a lie."""
+    if not state.folder:
+        return state
+    folder, index = Path(state.folder), state.job_id.partition("_")[2]
+    root, places = run.root.resolve(), [folder, *([folder / index] if index else [])]
+    if any(place.name == root.name or place.resolve() == root for place in places):
+        return state
+    detail = f"job {state.job_id} is of another folder, {text(state.folder, 200)}"
+    return JobState(job_id=state.job_id, phase="unknown", detail=detail)
 
 
 def runs_folder(given: Path | None, cluster: str | None) -> Path:
@@ -242,75 +331,46 @@ def pick_run(name: str, root: Path) -> RunDir:
 
 
 def job_of(run: RunDir, *, must_answer: bool = False) -> Job:
-    """The newest job of one run.
+    """The job of one run, also one that was submitted by hand and waits.
 
     Raises:
-        RefusedInput: the run was never submitted.
+        RefusedInput: the run was never started.
         EnvironmentFault: its scheduler does not answer, and it ``must_answer``.
     """
-    jobs, unasked = jobs_of([run])
-    if not jobs:
+    job = job_if_any(run, must_answer=must_answer)
+    if job is None:
         raise RefusedInput(f"{run.root.name} was never submitted")
-    if jobs[0].unreadable and must_answer:
+    return job
+
+
+def job_if_any(run: RunDir, *, must_answer: bool = False) -> Job | None:
+    """As ``job_of``; None = the run was never started."""
+    by_hand, unasked = _by_hand(run)
+    jobs, more = _jobs([run], {run: by_hand})
+    unasked += more
+    if jobs and jobs[0].unreadable and must_answer:
         raise RefusedInput(
             f"{run.root.name}: {jobs[0].unreadable}; nothing was started because it may still be running"
         )
     if unasked and must_answer:
         raise EnvironmentFault(unasked_start(unasked))
-    return jobs[0]
+    return jobs[0] if jobs else None
+
+
+def _by_hand(run: RunDir) -> tuple[list[Submission], list[str]]:
+    """Jobs of the run's own script that a scheduler has, whoever submitted them, and a warning if it does not say."""
+    if not (run.bundle / SLURM_SCRIPT).is_file():
+        return [], []
+    scheduler = scheduler_of("slurm")
+    assert isinstance(scheduler, Queue)
+    try:
+        found = scheduler.in_folder(run.root)
+    except EnvironmentFault as fault:
+        return [], [str(fault)]
+    now = time.time()
+    return [Submission(scheduler="slurm", job_id=job, argv=(), time_unix_s=now) for job in found], []
 
 
 def unasked_start(warnings: Sequence[str]) -> str:
     """Nothing is started while it is unknown whether a job runs: two jobs of one run would write to one folder."""
     return f"nothing was started because the run may still be running: {warnings[0].partition(';')[0]}"
-
-
-def cancel(run: RunDir) -> Job:
-    """Ends a run's job.
-
-    Raises:
-        RefusedInput: it has ended already.
-    """
-    from colosseum.bundle import read_bundle
-    from colosseum.launch.schedulers.scripts import stop_margin_s
-
-    job = job_of(run)
-    if job.unreadable:
-        raise RefusedInput(f"{run.root.name}: {job.unreadable}; nothing was cancelled")
-    scheduler = scheduler_of(job.submission.scheduler)
-    unknown = isinstance(scheduler, Queue) and job.word == "ended"  # it may not have answered
-    if job.word not in LIVE and not unknown:
-        raise RefusedInput(f"job {job.submission.job_id} of {run.root.name} has ended: {job.word}; nothing to cancel")
-    if isinstance(scheduler, Queue):
-        scheduler.cancel(job.submission.job_id)
-    else:
-        assert isinstance(scheduler, Foreground)
-        bundle = read_bundle(run.bundle)
-        scheduler.stop(run, stop_margin_s(bundle.recipe, bundle.plan))
-    return job
-
-
-def requeue(run: RunDir) -> Submission | None:
-    """Restarts a run: a running one saves first and keeps its job id (None), another one gets a new job.
-
-    Raises:
-        RefusedInput: it is complete, or waits to start anyway.
-        EnvironmentFault: its scheduler does not say whether it runs.
-    """
-    from colosseum.bundle import read_bundle
-    from colosseum.launch.runs.submit import modes_of, start
-
-    job, bundle = job_of(run, must_answer=True), read_bundle(run.bundle)
-    scheduler = scheduler_of(bundle.recipe.cluster.scheduler)
-    if run.is_complete():
-        raise RefusedInput(f"{run.root.name} is complete; to train further use --from {run.root.name} train.steps=N")
-    if job.word == "waiting":
-        raise RefusedInput(
-            f"job {job.submission.job_id} of {run.root.name} is already waiting to start: {job.state.detail}"
-        )
-    if job.word in LIVE:
-        scheduler.save_and_restart(job.submission.job_id)
-        return None
-    with modes_of(run.root):
-        run.forgive_attempts()
-    return start(run, bundle.recipe, scheduler)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -18,6 +17,7 @@ from colosseum.launch import environment
 from colosseum.launch.bundles import inputs
 from colosseum.launch.bundles.compile import Compiled, Lineage, compile_bundle
 from colosseum.launch.bundles.verify import same
+from colosseum.launch.runs.turns import turn
 from colosseum.launch.schedulers.base import Foreground, Scheduler, Submission
 from colosseum.launch.schedulers.scripts import SCRIPTS, scripts_of
 from colosseum.launch.stopwatch import part
@@ -29,6 +29,8 @@ from colosseum.units import format_bytes
 
 ROOM_BYTES = 1 << 20
 """Below it a disk is full."""
+WAIT_S = 600.0
+"""For another command that works on the same campaign or sweep."""
 
 
 def prepare(recipe: Recipe, base: Path, *, lineage: Lineage | None = None) -> Compiled:
@@ -257,15 +259,11 @@ def locked(folder: Path, umask: int = 0o027) -> Iterator[None]:
         with suppress(FileExistsError):
             folder.mkdir(parents=True)
             folder.chmod(0o777 & ~umask)
-        descriptor = os.open(folder, os.O_RDONLY)
+        folder.stat()
     except OSError as error:
         raise EnvironmentFault(f"cannot make {folder}: {error.strerror}; choose another folder with --runs") from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        with modes_of(folder):
-            yield
-    finally:
-        os.close(descriptor)
+    with modes_of(folder), turn(folder, wait_s=WAIT_S):
+        yield
 
 
 def note_submission(run: RunDir, submission: Submission) -> Submission:

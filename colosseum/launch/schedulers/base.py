@@ -33,6 +33,11 @@ class JobState:
     start_unix_s: float | None = None
     end_unix_s: float | None = None
     """When it ended; of a running job, when its time limit ends it."""
+    asked: bool = True
+    """False: nobody who knows could be asked, ``detail`` says why; the phase is unknown."""
+    folder: str = ""
+    """The working folder of its script; "" = not known."""
+    script: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,21 +71,29 @@ class Scheduler(Protocol):
         """The state of each job, with one query for all; phase unknown for jobs that it no longer knows."""
         ...
 
-    def save_and_restart(self, job_id: str) -> None:
-        """A running job saves, ends and starts again.
-
-        Raises:
-            RefusedInput: the scheduler cannot start it again, or the job is just ending.
-        """
-        ...
-
 
 @runtime_checkable
 class Queue(Scheduler, Protocol):
     """Jobs wait for their turn and for one another, and go on after the command that submitted them has ended."""
 
     def cancel(self, job_id: str) -> None:
-        """Ends a job now; what was not saved is lost."""
+        """Ends a job; its ranks may save within ``grace_s``, what was not saved is lost."""
+        ...
+
+    def grace_s(self) -> float | None:
+        """Seconds that the ranks of a job have from ``cancel`` on before they are killed; None = not known."""
+        ...
+
+    def save_and_restart(self, job_id: str) -> None:
+        """A running job saves, ends and starts again.
+
+        Raises:
+            RefusedInput: the job is just ending.
+        """
+        ...
+
+    def in_folder(self, folder: Path) -> Mapping[str, JobState]:
+        """The user's jobs of bundle scripts that wait or run in a folder, also those that were submitted by hand."""
         ...
 
     def submit_array(self, folder: Path, script: str, count: int, at_once: int | None) -> list[Submission]:
@@ -117,8 +130,11 @@ class Foreground(Scheduler, Protocol):
         """
         ...
 
-    def stop(self, run: RunDir, margin_s: float) -> bool:
+    def stop(self, run: RunDir, margin_s: float, say: Say) -> bool:
         """The run's processes save and leave; those that have not after ``margin_s`` seconds are killed.
+
+        Args:
+            say: is told what is waited for, and how long.
 
         Returns:
             True if none had to be killed.

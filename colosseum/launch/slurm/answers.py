@@ -122,6 +122,8 @@ def _of_queue(job: Mapping[str, Any], name: str) -> JobState:
         nodes=str(job.get("nodes") or ""),
         start_unix_s=_number(job.get("start_time")),
         end_unix_s=_number(job.get("end_time")),
+        folder=str(job.get("current_working_directory") or ""),
+        script=str(job.get("command") or ""),
     )
 
 
@@ -137,6 +139,7 @@ def _of_accounts(job: Mapping[str, Any], name: str) -> JobState:
         nodes="" if nodes == "None assigned" else nodes,
         start_unix_s=_number(times.get("start")),
         end_unix_s=_number(times.get("end")),
+        folder=str(job.get("working_directory") or ""),
     )
 
 

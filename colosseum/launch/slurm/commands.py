@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -145,7 +146,31 @@ class SlurmScheduler:
         }
 
     def cancel(self, job_id: str) -> None:
-        self._must("scancel", job_id)
+        """See ``Queue.cancel``; one that is ending by itself is left to it."""
+        try:
+            self._must("scancel", job_id)
+        except RunFailed as failed:
+            if not any(word in str(failed) for word in _ENDING):
+                raise
+
+    def grace_s(self) -> float | None:
+        """Slurm's KillWait."""
+        found = re.search(r"^KillWait\s*=\s*(\d+) sec", call("scontrol", "show", "config").stdout, re.MULTILINE)
+        return float(found[1]) if found else None
+
+    def in_folder(self, folder: Path) -> Mapping[str, JobState]:
+        """See ``Queue.in_folder``: by the working folder that Slurm knows."""
+        done = call("squeue", "--json", "--me")
+        if done.returncode:
+            raise EnvironmentFault(f"squeue failed: {_last_line(done.stderr)}")
+        root, scripts = str(folder.resolve()), f"/{Path(JOB_SCRIPT).name}"
+        return {
+            name: job
+            for name, job in answers.queue(done.stdout).items()
+            if job.phase in ("waiting", "running")
+            and job.script.endswith(scripts)
+            and os.path.realpath(job.folder) == root
+        }
 
     def save_and_restart(self, job_id: str) -> None:
         """The job script passes USR1 on to the ranks and requeues the job once they have saved.
