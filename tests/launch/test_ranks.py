@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from colosseum.launch.local.ranks import run_lock
+from colosseum import owner
 from colosseum.rundir import EXIT_FINAL, EXIT_SAVED, RunDir
 
 QUICK = "import sys; from colosseum.launch.local import ranks; ranks.GRACE_S = 0.2; sys.exit(ranks.main(sys.argv[1:]))"
@@ -92,8 +92,7 @@ def test_what_a_rank_started_ends_with_it(tmp_path: Path, end: str) -> None:
     program = f"import os, subprocess, sys; print(subprocess.Popen(['sleep', '600']).pid, flush=True); {end}"
     attempt(tmp_path, program, 1)
     wait_for_end(RunDir(tmp_path).attempt(0).rank_log(0).read_text().strip())
-    with run_lock(RunDir(tmp_path)) as free:
-        assert free
+    assert owner.held(tmp_path) == ""
 
 
 def wait_for_end(pid: str) -> None:
