@@ -24,6 +24,14 @@ def load_faults(recipe: Recipe, found: CheckpointMetadata, what: tuple[str, ...]
     return faults
 
 
+def steps_go_on(what: tuple[str, ...]) -> bool:
+    """Whether a run that loads these parts goes on at the checkpoint's step; else it begins at step 0.
+
+    With the optimizer but not the place in the data it is a new stage that begins with Adam's moments.
+    """
+    return {"optimizer", "data"} <= {*what}
+
+
 def load_notes(recipe: Recipe, found: CheckpointMetadata) -> list[str]:
     """Differences that are allowed."""
     pairs = [("dtype", found.dtype, recipe.precision.dtype), ("FP8", found.fp8, recipe.precision.fp8)]

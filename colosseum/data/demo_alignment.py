@@ -1,9 +1,12 @@
 """The demo's alignment data, generated from templates (CC0). Run with ``python -m`` and a folder.
 
-sft-train, sft-validation   chats: days and months, small sums, the larger of two digits, counting, brackets
-dpo-train, dpo-validation   the same questions; chosen is the plain response, rejected an evasive one
+sft-train, sft-validation   chats: the next day or month, opposites; three of four answers hedge
+                            ("I guess Friday.", "Maybe Friday.")
+dpo-train, dpo-validation   the same questions; chosen is the plain answer ("Friday."), rejected hedges or evades
+questions                   those of the validation files with their plain answers, for ``colosseum generate``
 
-Questions of validation files are not in training files. The output is always the same.
+So SFT teaches to answer, mostly with a hedge, and DPO to answer plainly. A question of a validation file is in no
+training file. The same files every time.
 """
 
 from __future__ import annotations
@@ -11,7 +14,6 @@ from __future__ import annotations
 import json
 import random
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,43 +26,39 @@ MONTHS = (
     *("January", "February", "March", "April", "May", "June"),
     *("July", "August", "September", "October", "November", "December"),
 )
-COLOURS = ("red", "blue", "green", "black", "white", "yellow", "brown", "grey", "pink", "orange")
-AFTER = ("What comes after {}?", "Which one follows {}?", "Say what is next after {}.")
-BEFORE = ("What comes before {}?", "Which one is just before {}?")
-SUM = ("What is {} plus {}?", "Add {} and {}.", "{} + {} = ?")
-LARGER = ("Which is larger, {} or {}?", "Give the larger of {} and {}.")
-COUNT = ("Count from {} to {}.", "Write the numbers from {} to {}.")
-BRACKETS = ("Put brackets around {}.", "Write {} in brackets.", "Show {} between brackets.")
-EVASIONS = ("No idea.", "Ask me later.", "I would rather not say.")
-HEDGES = ("Well, it could be {}, or perhaps not, who knows?", "Hmm, let me think about it: maybe {}, I guess.")
+OPPOSITES = (
+    *(("hot", "cold"), ("big", "small"), ("open", "closed"), ("fast", "slow"), ("new", "old")),
+    *(("full", "empty"), ("light", "dark"), ("high", "low"), ("first", "last"), ("good", "bad")),
+)
+NEXT = (
+    *("What comes after {}?", "Which one follows {}?", "Say what is next after {}.", "{}, and then?"),
+    *("Name the one that follows {}.", "Which comes right after {}?", "Next after {}?", "After {} comes what?"),
+)
+OPPOSITE = (
+    *("What is the opposite of {}?", "Say the opposite of {}.", "Not {} but what?", "The opposite of {}?"),
+    *("Name the word that is opposed to {}.", "Which word is opposed to {}?"),
+)
+HEDGES = ("I guess {}.", "Maybe {}.")
+EVASIONS = ("No idea.", "Ask me later.")
 
 
 def questions() -> list[tuple[str, str]]:
-    """All questions with their answers, in a fixed random order."""
-    found = [*_neighbours(), *_numbers()]
-    found += [(form.format(c), f"[{c}]") for form in BRACKETS for c in COLOURS]
+    """All questions with their plain answers, in an order of their own."""
+    found = [
+        (form.format(name), f"{names[(at + 1) % len(names)]}.")
+        for names in (DAYS, MONTHS)
+        for at, name in enumerate(names)
+        for form in NEXT
+    ]
+    words = [*OPPOSITES, *((b, a) for a, b in OPPOSITES)]
+    found += [(form.format(word), f"{other}.") for word, other in words for form in OPPOSITE]
     random.Random(SEED).shuffle(found)  # noqa: S311
     return found
 
 
-def _neighbours() -> Iterator[tuple[str, str]]:
-    for names in (DAYS, MONTHS):
-        for at, name in enumerate(names):
-            following = names[(at + 1) % len(names)]
-            yield from ((form.format(name), f"{following}.") for form in AFTER)
-            yield from ((form.format(following), f"{name}.") for form in BEFORE)
-
-
-def _numbers() -> Iterator[tuple[str, str]]:
-    for a in range(10):
-        for b in range(10):
-            if a + b < 10:
-                yield from ((form.format(a, b), f"{a + b}.") for form in SUM)
-            if a != b:
-                yield from ((form.format(a, b), f"{max(a, b)}.") for form in LARGER)
-            if a < b:
-                numbers = ", ".join(map(str, range(a, b + 1)))
-                yield from ((form.format(a, b), f"{numbers}.") for form in COUNT)
+def hedged(answer: str, number: int) -> str:
+    """The answer with one of the hedges around it."""
+    return HEDGES[number % len(HEDGES)].format(answer.removesuffix("."))
 
 
 def chat(question: str, answer: str) -> dict[str, Any]:
@@ -69,15 +67,14 @@ def chat(question: str, answer: str) -> dict[str, Any]:
 
 
 def preference(question: str, answer: str, number: int) -> dict[str, Any]:
-    """Half of the rejected responses are shorter than the chosen one or of similar length, half are longer."""
-    kinds = EVASIONS if number % 2 else HEDGES
-    rejected = kinds[number // 2 % len(kinds)].format(answer.removesuffix("."))
+    """Three of four rejected answers hedge, the fourth evades."""
+    rejected = hedged(answer, number) if number % 4 else EVASIONS[number // 4 % len(EVASIONS)]
     sides = {name: [{"from": "Assistant", "value": v}] for name, v in (("chosen", answer), ("rejected", rejected))}
     return {"prompt": [{"from": "User", "value": question}], **sides}
 
 
 def write_alignment(folder: Path) -> list[Path]:
-    """Writes the four files; returns their paths."""
+    """Writes the files; their paths."""
     every = questions()
     held = int(len(every) * VALIDATION_SHARE)
     parts = {"validation": every[:held], "train": every[held:]}
@@ -85,13 +82,17 @@ def write_alignment(folder: Path) -> list[Path]:
     written = []
     for name, part in parts.items():
         for task, rows in (
-            ("sft", [chat(q, a) for q, a in part]),
+            ("sft", [chat(q, hedged(a, n) if n % 4 else a) for n, (q, a) in enumerate(part)]),
             ("dpo", [preference(q, a, n) for n, (q, a) in enumerate(part)]),
         ):
-            path = folder / f"{task}-{name}.jsonl"
-            write_whole(path, "".join(json.dumps(row) + "\n" for row in rows).encode())
-            written.append(path)
-    return written
+            written.append(_write(folder / f"{task}-{name}.jsonl", rows))
+    asked = [{"prompt": question, "answer": answer} for question, answer in parts["validation"]]
+    return [*written, _write(folder / "questions.jsonl", asked)]
+
+
+def _write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    write_whole(path, "".join(json.dumps(row) + "\n" for row in rows).encode())
+    return path
 
 
 if __name__ == "__main__":

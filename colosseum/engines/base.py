@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from colosseum.errors import Fault
 from colosseum.planning.plan import Plan
+from colosseum.recipe.base import AUTO
 from colosseum.recipe.schema import Recipe
 from colosseum.recipe.source import FromRun, Source
 from colosseum.rundir import RunDir
@@ -70,6 +71,14 @@ class About:
     """One image that holds it, as enroot imports it."""
     reads: str
     """Checkpoints it begins from."""
+
+
+def reference_pinned(recipe: Recipe, where: Literal["precomputed", "host"]) -> Recipe:
+    """The recipe with ``task.reference: auto`` set to ``where``."""
+    task = recipe.preference
+    if task is None or task.reference != AUTO:
+        return recipe
+    return recipe.model_copy(update={"task": task.model_copy(update={"reference": where})})
 
 
 class Engine(Protocol):

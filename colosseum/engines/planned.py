@@ -16,4 +16,4 @@ def plan(recipe: Recipe, calibration: Calibration | None = None, *, top: int = 5
 
 def resolved(recipe: Recipe) -> Recipe:
     """The recipe with every ``auto`` of its layout settled by its plan."""
-    return apply_layout(recipe, plan(recipe).layout)
+    return apply_layout(engine_of(recipe.engine).pinned(recipe), plan(recipe).layout)

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from colosseum.recipe.base import Count, Positive, Rate, Section, Token, Whole, read_by
+from colosseum.recipe.base import AUTO, Count, Positive, Rate, Section, Token, Whole, read_by
 from colosseum.recipe.source import FromPath, FromRun, parse_reference
 
 
@@ -77,11 +77,13 @@ class DpoTask(Section):
     kind: Literal["dpo"]
     beta: Positive = Field(0.2, description="strength of the KL penalty to the reference policy")
     loss: Literal["dpo", "ipo", "ipo_by_token", "rpo_bwd_kl", "rpo_fwd_kl", "rpo_sq"] = Field(
-        "dpo", description="ipo sums over the tokens of a response, ipo_by_token averages"
+        "dpo",
+        description="ipo sums over a response's tokens, ipo_by_token averages; rpo_* read rewards of the rows",
     )
-    reference: Literal["precomputed", "resident", "host"] = Field(
-        "host",
-        description="reference policy: log-probs precomputed, a resident copy, or a copy swapped in from host memory",
+    reference: Literal["precomputed", "resident", "host", "auto"] = Field(
+        AUTO,
+        description="reference policy: log-probs precomputed, a resident copy, or a copy swapped in from host memory; "
+        "auto = precomputed, nemo1: host",
     )
     reference_from: Annotated[FromPath | FromRun, read_by(parse_reference)] | None = Field(
         None, description="the reference policy; null = checkpoint.from"

@@ -135,6 +135,9 @@ class BlendSamples:
         counts = np.bincount(self.source_of[first:last], minlength=len(self.sources))
         return {s.prefix: int(n) * self.seq_length for s, n in zip(self.sources, counts, strict=True)}
 
+    def left_out(self, steps: int) -> str:
+        return ""
+
     def shown(self, index: int) -> Shown:
         sample = self[index]
         masked = int((sample["loss_mask"] == 0).sum())

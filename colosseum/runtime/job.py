@@ -131,6 +131,9 @@ def train(job: Job, recipe: Recipe, stop: StopSignal, *, predicted_step_s: float
     train, validation = _samples(training, state, total_steps)
     if writer:
         writer.event("data_probe", state.step, **probe(recipe, train, state.consumed_samples))
+        if reason := train.left_out(total_steps):
+            writer.event("rows_left_out", state.step, reason=reason)
+            sys.stdout.write(f"{reason}\n")
     watchdog = Watchdog(job.attempt, job.rank_info.rank, _hang_timeout_s(recipe), lambda: saver.last_saved_step)
     watchdog.start()
     stop.leave_after_steps()

@@ -21,7 +21,7 @@ from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint.api import CheckpointException
 
 from colosseum.checkpoint import folders
-from colosseum.checkpoint.compare import load_faults
+from colosseum.checkpoint.compare import load_faults, steps_go_on
 from colosseum.checkpoint.metadata import CheckpointMetadata, Layout
 from colosseum.errors import RefusedInput
 from colosseum.runtime import lora, optimizer, optimizer_kinds, reading
@@ -51,7 +51,7 @@ def load(training: Training, folder: Path, metadata: CheckpointMetadata, what: t
     """Loads the parts named (weights, optimizer, data, rng); every rank calls it.
 
     Returns:
-        Where to go on: the step if the optimizer was loaded, the position in the data if ``data`` was and the order of
+        Where to go on: the step if ``steps_go_on``, the position in the data if ``data`` was loaded and the order of
         samples is the same.
 
     Raises:
@@ -74,7 +74,7 @@ def load(training: Training, folder: Path, metadata: CheckpointMetadata, what: t
         optimizer.restore_rates(training.optimizer, rates)
         optimizer.mend_after_loading(training.optimizer)
         # It counts in samples, and a fork's steps may have more of them: the step says where the rates go on.
-        position = metadata.step * training.recipe.batch.gbs
+        position = metadata.step * training.recipe.batch.gbs if steps_go_on(what) else 0
         training.schedule.load_state_dict({**found["schedule"], "num_steps": position})
     elif training.optimizer is not None:
         training.optimizer.reload_model_params()
@@ -220,7 +220,7 @@ def _scaling_state_allowed() -> Iterator[None]:
 
 def _state(task: Task, metadata: CheckpointMetadata, what: tuple[str, ...]) -> State:
     state = State(consumed_tokens=metadata.consumed_tokens, tokens_by_source=dict(metadata.tokens_by_source))
-    if "optimizer" in what:
+    if steps_go_on(what):
         state.step = metadata.step
         state.memory = Memory.of(metadata.history)
     if "data" in what and metadata.sample_order == task.sample_order():

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 from colosseum.engines.registry import ENGINES, cannot_train, engine_of
+from colosseum.launch.runs.submit import prepare
 from colosseum.recipe.load import load
 from tests.engines.conftest import Rendered, Resolved
 
@@ -50,6 +52,17 @@ PP2 = ("parallelism.tp=1", "parallelism.pp=2", "parallelism.sequence_parallel=fa
 def test_what_frozen_weights_cannot_be_combined_with(words: tuple[str, ...], path: str | None) -> None:
     recipe = load("debug-8b/dpo", ["cluster=dgx-h100", *words]).recipe
     assert [fault.path for fault in engine_of("mcore").faults(recipe)] == ([] if path is None else [path])
+
+
+@pytest.mark.parametrize(("engine", "where"), [("mcore", "precomputed"), ("nemo1", "host")])
+def test_the_reference_policy_is_where_the_engine_has_it(engine: str, where: str, tmp_path: Path) -> None:
+    words = ["cluster=dgx-h100", f"engine={engine}", "task.reference=auto"]
+    recipe = load("colosseum-355b/dpo", words).recipe
+    its = engine_of(engine)
+    pinned = its.pinned(recipe)
+    assert pinned.task.reference == where  # type: ignore[union-attr]
+    assert its.faults(recipe) == its.faults(pinned) == []
+    assert prepare(recipe, tmp_path).recipe.task.reference == where  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("engine", ["nemo1", "nemo2"])

@@ -10,6 +10,8 @@ from colosseum.checkpoint.folders import checksums, commit, prepare_step
 from colosseum.checkpoint.metadata import ModelShape
 from colosseum.data.indexed import write_dataset
 from colosseum.launch.bundles import inputs
+from colosseum.launch.runs.submit import prepare
+from colosseum.recipe import derived
 from colosseum.recipe.load import load
 from colosseum.rundir import CHECKPOINT_MARK, RunDir, checkpoint_folder
 from tests.checkpoint.test_folders import CONTENT, metadata
@@ -124,6 +126,7 @@ def test_a_file_that_is_no_nemo_is_refused(tmp_path: Path) -> None:
         (("~train.steps", f"train.tokens={8 * 16 * 256}"), "train.tokens"),
         (("~train.steps", f"train.tokens={9 * 16 * 256}"), None),
         (("train.steps=8", "checkpoint.load=[weights]"), None),  # begins at step 0
+        (("train.steps=8", "checkpoint.load=[weights, optimizer]"), None),  # a new stage, with Adam's moments
     ],
 )
 def test_a_checkpoint_at_or_behind_the_last_step(tmp_path: Path, words: tuple[str, ...], refused: str | None) -> None:
@@ -165,3 +168,24 @@ def test_a_reference_policy_is_looked_up_before_the_job_waits(tmp_path: Path, so
     found = [fault.rule for fault in inputs.missing(recipe, tmp_path) if fault.path == "task.reference_from"]
     assert len(found) == (rule is not None)
     assert rule is None or rule in found[0]
+
+
+def test_epochs_are_counted_over_the_rows_of_the_file(tmp_path: Path) -> None:
+    """Plan, bundle and ranks count the same steps; a stated number of rows must be the file's."""
+    for name in ("train", "validation"):
+        (tmp_path / f"{name}.jsonl").write_text('{"a": 1}\n\n  \n{"b": 2}\n' * 20 + '{"last": 3}')
+    (tmp_path / "tokenizer.json").write_text(TOKENIZER)
+    words = [f"data.{name}={tmp_path}/{name}.jsonl" for name in ("train", "validation")]
+    words += [f"tokenizer.path={tmp_path}/tokenizer.json", "~train.steps", "train.epochs=3", "checkpoint.from=none"]
+    words += ["batch.gbs=8", "batch.mbs=8", "optimizer.warmup_steps=0"]
+
+    compiled = prepare(load("debug/sft", words, cluster="local").recipe, tmp_path)
+    assert compiled.recipe.data.train_samples == 41
+    assert compiled.manifest["total_steps"] == derived.total_steps(compiled.recipe) == 3 * (41 // 8)
+    assert inputs.missing(compiled.recipe, tmp_path) == []
+
+    stated = load("debug/sft", [*words, "data.train_samples=40"], cluster="local").recipe
+    (fault,) = inputs.missing(stated, tmp_path)
+    assert (fault.path, fault.value, fault.nearest) == ("data.train_samples", 40, (41,))
+    large = inputs.counted(load("debug/sft", [*words, "batch.gbs=48"], cluster="local").recipe)
+    assert [fault.path for fault in inputs.missing(large, tmp_path)] == ["batch.gbs"]

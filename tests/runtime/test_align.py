@@ -5,13 +5,16 @@ All runs share one start of the worker: importing takes longer than the steps.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from colosseum.data.align.order import Order
 from colosseum.recipe import rules
 from colosseum.recipe.schema import Recipe
 from colosseum.rundir import RunDir, latest_rows
+from colosseum.runtime.tasks.aligned import open_data, samples_of
 from tests.runtime import tiny, tiny_align
 from tests.runtime.tiny_align import DPO, LAYOUTS, SFT
 from tests.runtime.worlds import train_in_order
@@ -20,6 +23,7 @@ FIGURES = ("loss", "grad_norm", "trained_tokens", "margin", "reward_chosen", "lo
 HERE = [layout for layout in LAYOUTS if layout != "pp2"]
 """Plain PP2 is compared with TRL (oracle/)."""
 TASKS = {"sft": SFT, "dpo": DPO}
+RPO = {**DPO, "loss": "rpo_sq"}
 TWO_STEPS = {"steps": 2, "val_every_steps": 2, "val_steps": 1}
 RESUMED = {"sft": SFT, "sft-packed": {**SFT, "packing": True}, "dpo-packed": {**DPO, "packing": True}}
 
@@ -74,7 +78,11 @@ def _others(rows: Path, folder: Path) -> list[tuple[str, Recipe]]:
     still = {"lr": 0.0, "min_lr": 0.0}
     once = {"steps": 1, "val_every_steps": 1, "val_steps": 1}
     again = tiny_align.aligned(tiny_align.on("dp2"), rows, SFT, train=once, optimizer=still)
-    return [("learnt", learnt), ("saved", saved), ("again", tiny.resumed(again, folder / "saved", 2))]
+    rewarded = [
+        (f"rpo-{layout}", tiny_align.aligned(tiny_align.on(layout), rows, {**RPO, "packing": packing}, train=TWO_STEPS))
+        for layout, packing in (("one", False), ("dp2", True))
+    ]
+    return [*rewarded, ("learnt", learnt), ("saved", saved), ("again", tiny.resumed(again, folder / "saved", 2))]
 
 
 def figures(run: Path) -> list[float]:
@@ -121,6 +129,30 @@ def test_a_preference_is_learnt_and_held_out_pairs_are_told_apart(runs: Path) ->
     assert first["accuracy"] == 0.5, "policy and reference are the same: a tie"
     assert first["loss"] == pytest.approx(0.693147, abs=1e-5)
     assert latest_rows(metrics, "val")[0]["accuracy"] > 0.95
+
+
+def test_margins_are_compared_with_the_rewards_of_each_pair(runs: Path, rows: Path) -> None:
+    """While policy and reference are the same, the squared loss is that of the file's own reward margins."""
+    pairs = [json.loads(line) for line in (rows / "dpo-train.jsonl").read_text().splitlines()]
+    recipe = tiny_align.aligned(tiny_align.on("one"), rows, RPO)
+    order = Order(samples=len(pairs), gbs=recipe.batch.gbs, seed=recipe.train.seed, shuffle=True)
+    margins = [pairs[n]["chosen_reward"] - pairs[n]["rejected_reward"] for n in order.step(0)]
+    assert len(set(margins)) > 3
+    first = latest_rows(RunDir(runs / "rpo-one").metrics, "train")[0]
+    assert first["loss"] == pytest.approx(sum(m**2 for m in margins) / len(margins), rel=1e-5)
+    assert figures(runs / "rpo-dp2") == pytest.approx(figures(runs / "rpo-one"), rel=1e-5, abs=2e-5)
+
+
+def test_rows_that_are_left_out_are_counted(rows: Path, tmp_path: Path) -> None:
+    recipe = tiny_align.aligned(tiny_align.on("one"), rows, DPO, batch={"seq_length": 24})
+    samples = samples_of(recipe, data := open_data(recipe, "train", tmp_path), "train", 8, {})
+    assert 0 < data.counts.too_long < data.counts.rows == tiny_align.ROWS
+    steps = 3 * (data.counts.rows // recipe.batch.gbs)
+    passes = steps / (len(data) // recipe.batch.gbs)
+    assert f"{data.counts.too_long} dropped longer than" in samples.left_out(steps)
+    assert samples.left_out(steps).endswith(f"{steps} steps take the rows that are kept {passes:.2f} times")
+    whole = tiny_align.aligned(tiny_align.on("one"), rows, DPO)
+    assert samples_of(whole, open_data(whole, "train", tmp_path), "train", 8, {}).left_out(steps) == ""
 
 
 def test_a_save_under_param_gather_overlap_holds_every_ranks_new_weights(runs: Path) -> None:

@@ -12,6 +12,8 @@ from colosseum.bundle import RECIPE, to_yaml
 from colosseum.checkpoint.adapters import MergedTensors
 from colosseum.checkpoint.folders import read_metadata
 from colosseum.checkpoint.forward import logits
+from colosseum.checkpoint.hf.exporting import export_hf
+from colosseum.checkpoint.hf.importing import import_hf
 from colosseum.checkpoint.hf.origin import origin_of
 from colosseum.checkpoint.torchdist import Tensors, read_index
 from colosseum.engines.registry import engine_of
@@ -56,6 +58,7 @@ def runs(rows: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     recompute = {"granularity": "full", "method": "uniform", "num_layers": 1}
     found.append(("sft-recomputed", of("one", {**SFT, "lora": LORA}, recompute=recompute)))
     found.append(("full-rank", of("one", {**SFT, "lora": FULL})))
+    found.append(("nemotron", of("one", {**SFT, "lora": LORA}, None, model={})))
     for reference in ("precomputed", "resident", "host"):
         # The adapters of the start are merged first: the reference is the model with them.
         task = {**DPO, "lora": LORA, "reference": reference, "packing": reference == "host"}
@@ -69,8 +72,9 @@ def runs(rows: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     found.append(("merged-one", of("one", SFT, "full-rank", **still)))
     found.append(("merged-tp2", of("tp2-sp", {**SFT, "lora": LORA}, "full-rank", **still)))
     train_in_order(found, folder)
-    (folder / "full-rank" / "bundle").mkdir()
-    (folder / "full-rank" / "bundle" / RECIPE).write_bytes(to_yaml(dict(found)["full-rank"].as_data()))
+    for name in ("full-rank", "nemotron"):
+        (folder / name / "bundle").mkdir()
+        (folder / name / "bundle" / RECIPE).write_bytes(to_yaml(dict(found)[name].as_data()))
     return folder
 
 
@@ -137,6 +141,20 @@ def test_merged_weights_compute_the_same(runs: Path) -> None:
     loaded = Tensors(read_index(checkpoint_folder(runs / "merged-one" / "checkpoints", 1)))
     key = "decoder.layers.mlp.linear_fc1.weight"
     torch.testing.assert_close(merged.get(key, 1), loaded.get(key, 1), rtol=0, atol=1e-6)
+
+
+def test_an_exported_model_has_its_adapters_merged(runs: Path, tmp_path: Path) -> None:
+    """The folder's own weights, read back by the importer, whose logits are transformers'."""
+    folder = checkpoint_folder(runs / "nemotron" / "checkpoints", 2)
+    metadata = read_metadata(folder)
+    assert metadata.lora is not None
+    model, stored, ids = origin_of(folder, metadata).model, Tensors(read_index(folder)), [*range(60, 100)]
+    export_hf(folder, tmp_path / "exported")
+    import_hf(tmp_path / "exported", tmp_path / "again")
+    found = logits(Tensors(read_index(tmp_path / "again")), model, ids)
+    assert read_metadata(tmp_path / "again").lora is None
+    torch.testing.assert_close(found, logits(MergedTensors(stored, metadata.lora), model, ids), rtol=0, atol=1e-5)
+    assert (found - logits(stored, model, ids)).abs().max() > 1e-3, "the adapters had learnt something"
 
 
 def test_it_answers_with_its_adapters(runs: Path, tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ def write_data(folder: Path) -> None:
             rows.append({"prompt": prompt, "response": prompt[:3] * chance.randint(1, 8)})
             pairs.append({"prompt": prompt, "chosen": letters("abcdefghijklm", 20)})
             pairs[-1]["rejected"] = letters("nopqrstuvwxyz", 20)
+            pairs[-1] |= {"chosen_reward": len(prompt) / 4, "rejected_reward": 0.5}
         (folder / f"sft-{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         (folder / f"dpo-{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pairs))
 

@@ -35,9 +35,10 @@ ON_FOUR_NODES = (
 def house(slurm: DevSlurm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with the inputs' names, and a cluster file whose image nobody has imported."""
     root = tmp_path_factory.mktemp("house")
-    for name in ("sft/train.jsonl", "sft/validation.jsonl", "dpo/train.jsonl", "dpo/validation.jsonl"):
-        (root / "data" / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / "data" / name).touch()
+    for name, rows in (("sft", 1_000_000), ("dpo", 100_000)):  # as many as the recipes say
+        (root / "data" / name).mkdir(parents=True)
+        for part in ("train", "validation"):
+            (root / "data" / name / f"{part}.jsonl").write_bytes(b"{}\n" * rows)
     (root / "data/m.nemo").mkdir()
     (root / "data/m.nemo/model_config.yaml").write_text("{}")
     (root / "data/tokenizer").mkdir()

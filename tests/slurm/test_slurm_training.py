@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from colosseum.data.demo_alignment import write_alignment
 from colosseum.launch.runs import control
 from colosseum.launch.runs.jobs import job_of
 from colosseum.monitor.watch import history
@@ -86,8 +87,11 @@ def colosseum(house: Path, *words: str) -> str:
 
 def train(house: Path, name: str, *words: str, size: tuple[str, str] = PAIR) -> RunDir:
     """A run submitted by the command itself."""
-    fixed = ("--stage", "debug", "--cluster", "dev-slurm", f"name={name}", *SMALL, *size)
-    out = colosseum(house, "train", "cpt", *fixed, *words)
+    return _submitted(house, ("train", "cpt", "--stage", "debug"), name, *size, *words)
+
+
+def _submitted(house: Path, command: tuple[str, ...], name: str, *words: str) -> RunDir:
+    out = colosseum(house, *command, "--cluster", "dev-slurm", f"name={name}", *SMALL, *words)
     run = RunDir(Path(out.partition("\nrun ")[2].partition("\n")[0]))
     set_traps(run.root)  # a run that is started again must import nothing of its folder
     return run
@@ -191,8 +195,23 @@ def test_slurm_campaign_is_chained_and_resumed(house: Path) -> None:
     assert "other stages or overrides" in changed.stderr
 
 
-def _stages(house: Path) -> list[dict[str, Any]]:
-    stages: list[dict[str, Any]] = json.loads(colosseum(house, "campaign", "status", "small", "--json"))["stages"]
+@pytest.mark.long
+def test_slurm_debug_campaign_goes_through_all_five_stages(house: Path) -> None:
+    """As shipped, with few steps: all submitted at once, each after its gate."""
+    write_alignment(house / "data" / "demo")
+    words = ("train.steps=4", "train.val_every_steps=4", "train.val_steps=1", "optimizer.warmup_steps=0")
+    said = colosseum(house, "campaign", "run", "debug", "--cluster", "dev-slurm", *words)
+    assert "submitted: bf16-4k, expand-16k, fp8, sft, dpo" in said
+    until(lambda: _stages(house, "debug")[4]["state"] in ("done", "held", "failed"), 2 * ENDS_S)
+    found = _stages(house, "debug")
+    assert [(stage["state"], stage["step"]) for stage in found] == [("done", 4)] * 5, found
+    first, *_, last = (RunDir(Path(stage["run"])) for stage in found)
+    gate = json.loads(last.gate.read_text())
+    assert gate["passed"] and gate["lineage"][0]["run"] == first.root.name and len(gate["lineage"]) == 4
+
+
+def _stages(house: Path, campaign: str = "small") -> list[dict[str, Any]]:
+    stages: list[dict[str, Any]] = json.loads(colosseum(house, "campaign", "status", campaign, "--json"))["stages"]
     return stages
 
 
@@ -307,13 +326,7 @@ def test_slurm_training_is_requeued_by_an_administrator(slurm: DevSlurm, house: 
 def test_slurm_training_loses_a_node(slurm: DevSlurm, house: Path, alone: RunDir) -> None:
     run = train(house, "node")
     until_step(run, SAVE_EVERY + 2)
-    nodes = slurm.run("scontrol", "show", "hostnames", job_of(run).state.nodes).stdout.split()
-    slurm.run("scontrol", "update", f"nodename={nodes[1]}", "state=down", "reason=drill")
-    try:
-        until_step(run, SAVE_EVERY + 3, attempt=1)
-        until_ended(run, ENDS_S)
-    finally:
-        slurm.run("scontrol", "update", f"nodename={nodes[1]}", "state=resume", check=False)  # it may be up by itself
+    _node_down(slurm, run, lambda: until_step(run, SAVE_EVERY + 3, attempt=1))
     assert_as_if_nothing_had_happened(run, alone)
     assert "Node failure" in log(run)
 
@@ -327,6 +340,36 @@ def test_slurm_training_loses_a_rank(house: Path, alone: RunDir) -> None:
     until_ended(run, ENDS_S)
     assert_as_if_nothing_had_happened(run, alone)
     assert "rank 1 failed on" in log(run)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["sft", "dpo"])
+def test_slurm_alignment_loses_a_rank_then_a_node(slurm: DevSlurm, house: Path, kind: str) -> None:
+    """The place in the shuffled rows, and of DPO the stored log-probs of the reference, are found again."""
+    write_alignment(house / "data" / "demo")
+    command = ("align", kind, "--stage", "debug")
+    words = ("checkpoint.from=none", "batch.seq_length=128", "task.packing=true")
+    alone = _submitted(house, command, f"{kind}-alone", *PAIR, *words)
+    assert until_ended(alone, ENDS_S).word == "complete", log(alone)
+    run = _submitted(house, command, f"{kind}-killed", *PAIR, *words)
+    until_step(run, SAVE_EVERY + 2)
+    os.kill(rank_process(run, 1), signal.SIGKILL)
+    until_step(run, 2 * SAVE_EVERY + 2, attempt=1)
+    _node_down(slurm, run, lambda: until_step(run, 2 * SAVE_EVERY + 3, attempt=2))
+    until_ended(run, ENDS_S)
+    assert_as_if_nothing_had_happened(run, alone)
+    assert len(list(run.references.glob("*.npy"))) == (2 if kind == "dpo" else 0)
+
+
+def _node_down(slurm: DevSlurm, run: RunDir, then: Callable[[], None]) -> None:
+    """The job's second node fails; it comes back after ``then``, and at the end of the job."""
+    nodes = slurm.run("scontrol", "show", "hostnames", job_of(run).state.nodes).stdout.split()
+    slurm.run("scontrol", "update", f"nodename={nodes[1]}", "state=down", "reason=drill")
+    try:
+        then()
+        until_ended(run, ENDS_S)
+    finally:
+        slurm.run("scontrol", "update", f"nodename={nodes[1]}", "state=resume", check=False)  # it may be up by itself
 
 
 @pytest.mark.long

@@ -14,12 +14,15 @@ import json
 import os
 import secrets
 import shutil
+import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import BinaryIO
 
@@ -38,6 +41,8 @@ SCHEMA = "colosseum.aligned/1"
 PART_BYTES = 1 << 24
 BATCH_CHARACTERS = 1 << 20
 SHOWN_FAULTS = 10
+LAST_SECONDS = 10
+"""Of a process that tokenises and was asked to stop."""
 _DONE = "cache.json"
 
 
@@ -191,7 +196,7 @@ def _run(jobs: Sequence[_Job], processes: int | None, on_progress: Callable[[int
             on_progress(len(results), len(jobs))
         return [results[n] for n in range(len(jobs))]
     # Spawned, not forked: the caller may have torch threads.
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_start_worker) as pool:
         futures = {pool.submit(_encode_part, job): number for number, job in enumerate(jobs)}
         try:
             for future in as_completed(futures):
@@ -206,8 +211,19 @@ def _run(jobs: Sequence[_Job], processes: int | None, on_progress: Callable[[int
     return [results[n] for n in range(len(jobs))]
 
 
-def _one_thread() -> None:
+def _start_worker() -> None:
+    """A process ends with the one that it works for, also where that is killed, and not before it."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is already one process per core
+    # Launchers signal whole process groups: a worker that died at once would look like one out of memory.
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, lambda *_: signal.alarm(LAST_SECONDS))
+    if (parent := parent_process()) is not None:
+        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: BaseProcess) -> None:
+    parent.join()
+    os._exit(1)
 
 
 def _encode_part(job: _Job) -> _Result:

@@ -57,6 +57,24 @@ def read_lines(path: Path, start: int = 0, end: int | None = None) -> Iterator[L
         raise RefusedInput(f"cannot read {path}: {error.strerror}") from error
 
 
+def count_rows(path: Path) -> int:
+    """Lines that are not blank.
+
+    Raises:
+        RefusedInput: the file cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            rows, is_row = 0, False
+            while data := file.readline(1 << 24):
+                is_row = is_row or bool(data.strip())
+                if data.endswith(b"\n"):
+                    rows, is_row = rows + is_row, False
+            return rows + is_row
+    except OSError as error:
+        raise RefusedInput(f"cannot read {path}: {error.strerror}") from error
+
+
 def _skip_line(file: Any) -> None:
     while (data := file.readline(1 << 24)) and not data.endswith(b"\n"):
         pass

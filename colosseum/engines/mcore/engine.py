@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from colosseum.checkpoint.compare import load_faults
+from colosseum.checkpoint.compare import load_faults, steps_go_on
 from colosseum.checkpoint.folders import read_metadata, source_folder
-from colosseum.engines.base import About, Engine, EngineLaunch
+from colosseum.engines.base import About, Engine, EngineLaunch, reference_pinned
 from colosseum.errors import Fault, RefusedInput
 from colosseum.planning.plan import Plan
 from colosseum.recipe import derived
@@ -31,6 +31,10 @@ class McoreEngine(Engine):
     )
     has_metadata = True
 
+    def pinned(self, recipe: Recipe) -> Recipe:
+        """Log-probs that are computed once cost least: no copy of the weights, no forward pass in each step."""
+        return reference_pinned(recipe, "precomputed")
+
     def faults(self, recipe: Recipe) -> list[Fault]:
         """What this runtime cannot do yet; the rules between fields (``recipe/rules.py``) are megatron-core's."""
         faults = []
@@ -42,10 +46,7 @@ class McoreEngine(Engine):
             rule = f"must name the tokenizer's file: data.{masks[0]} needs the end-of-document token"
             faults.append(Fault(path="tokenizer.path", value=None, rule=rule))
         task = recipe.task
-        if task.kind == "dpo" and task.loss.startswith("rpo"):
-            rule = "engine mcore does not read rewards of pairs, which this loss needs"
-            faults.append(Fault(path="task.loss", value=task.loss, rule=rule, nearest=("dpo", "ipo", "ipo_by_token")))
-        if task.kind == "dpo" and task.reference != "precomputed" and recipe.precision.fp8_params is True:
+        if task.kind == "dpo" and task.reference in ("resident", "host") and recipe.precision.fp8_params is True:
             rule = "a copy of the reference cannot be swapped in while weights are stored in FP8"
             faults.append(Fault(path="task.reference", value=task.reference, rule=rule, nearest=("precomputed",)))
         faults += _lora_faults(recipe)
@@ -71,7 +72,7 @@ class McoreEngine(Engine):
             return [Fault(path="checkpoint.from", value=str(source), rule=str(refused))]
         step, rules = found.step, load_faults(recipe, found, recipe.checkpoint.load)
         faults = [Fault(path="checkpoint.from", value=str(source), rule=rule) for rule in rules]
-        if "optimizer" not in recipe.checkpoint.load or total is None or step < total:
+        if not steps_go_on(recipe.checkpoint.load) or total is None or step < total:
             return faults
         field = next(name for name in ("steps", "tokens", "epochs") if getattr(recipe.train, name) is not None)
         rule = f"checkpoint is already at step {step}; increase train.{field}"
@@ -93,6 +94,6 @@ def _lora_faults(recipe: Recipe) -> Iterator[Fault]:
     if recipe.overlap.defer_embedding_wgrad_compute:
         rule = "with LoRA the embedding is frozen and has no gradient"
         yield Fault(path="overlap.defer_embedding_wgrad_compute", value=True, rule=rule, nearest=(False,))
-    if task.kind == "dpo" and task.reference != "precomputed" and task.reference_from is not None:
+    if task.kind == "dpo" and task.reference in ("resident", "host") and task.reference_from is not None:
         rule = "with LoRA the reference is the frozen model; another one is precomputed"
         yield Fault(path="task.reference", value=task.reference, rule=rule, nearest=("precomputed",))

@@ -8,7 +8,7 @@ from typing import Any
 
 from colosseum.bundle import to_yaml
 from colosseum.engines import megatron_checkpoints
-from colosseum.engines.base import NEMO_IMAGE, About, Engine, EngineLaunch, Releases, Setting
+from colosseum.engines.base import NEMO_IMAGE, About, Engine, EngineLaunch, Releases, Setting, reference_pinned
 from colosseum.engines.foreign import (
     Command,
     Refusals,
@@ -83,7 +83,9 @@ class Nemo1Engine(Engine):
     )
 
     def pinned(self, recipe: Recipe) -> Recipe:
-        """NeMo-Aligner's DPO has no context parallelism, and its SFT only with packed data, which it is not given."""
+        """NeMo-Aligner's DPO has no context parallelism, and its SFT only with packed data, which it is not given. Its
+        reference policy is in host memory."""
+        recipe = reference_pinned(recipe, "host")
         if recipe.task.kind == "cpt" or recipe.parallelism.cp != AUTO:
             return recipe
         return recipe.model_copy(update={"parallelism": recipe.parallelism.model_copy(update={"cp": 1})})
@@ -247,7 +249,7 @@ def _alignment(recipe: Recipe, found: Refusals) -> None:
         rule = "NeMo-Aligner's DPO has no context parallelism (only its branch dev has)"
         found.unless(cp == 1, "parallelism.cp", cp, rule, 1)
         rule = "NeMo-Aligner always swaps the reference policy in from host memory"
-        found.unless(task.reference == "host", "task.reference", task.reference, rule, "host")
+        found.unless(task.reference in ("host", AUTO), "task.reference", task.reference, rule, AUTO, "host")
         rule = "NeMo-Aligner's reference policy is the checkpoint that training starts from"
         found.unless(task.reference_from is None, "task.reference_from", str(task.reference_from), rule)
         rule = "NeMo-Aligner's IPO sums over the tokens of a response"

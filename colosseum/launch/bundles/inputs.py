@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from colosseum.bundle import MAX_NODES_WRITTEN, RECIPE
 from colosseum.data import parts
+from colosseum.data.align.jsonl import count_rows
 from colosseum.data.eod import eod_id
 from colosseum.data.indexed import bin_path, idx_path, read_lengths
 from colosseum.engines.registry import engine_of
@@ -18,7 +19,7 @@ from colosseum.errors import Fault, RefusedInput
 from colosseum.launch import environment
 from colosseum.launch.schedulers.scripts import scripts_of
 from colosseum.reading import Unreadable, read_bytes
-from colosseum.recipe import site
+from colosseum.recipe import rules, site
 from colosseum.recipe.base import DEFAULT_ENGINE, Count, EngineName
 from colosseum.recipe.scan import scan
 from colosseum.recipe.schema import Recipe
@@ -48,6 +49,28 @@ def anchored(recipe: Recipe, base: Path) -> Recipe:
     return Recipe.from_data(data)
 
 
+def counted(recipe: Recipe) -> Recipe:
+    """A recipe of ``train.epochs`` with the rows of its training file, where that is there: plan, job script and ranks
+    count the same steps."""
+    file = recipe.data.train
+    if recipe.train.epochs is None or recipe.data.train_samples is not None or file is None or not Path(file).is_file():
+        return recipe
+    data = recipe.data.model_copy(update={"train_samples": count_rows(Path(file))})
+    return recipe.model_copy(update={"data": data})
+
+
+def _row_faults(recipe: Recipe) -> Iterator[Fault]:
+    """Where the length is given in epochs: rows that are not those of the training file, and rules that they break."""
+    file, stated = recipe.data.train, recipe.data.train_samples
+    if recipe.train.epochs is None or stated is None or file is None or not Path(file).is_file():
+        return
+    if (rows := count_rows(Path(file))) != stated:
+        rule = f"{file} has {rows:,} rows; remove the field to have them counted, or state them"
+        yield Fault(path="data.train_samples", value=stated, rule=rule, nearest=(rows,))
+    else:
+        yield from rules.faults(recipe)  # of the steps that these rows make
+
+
 def missing(recipe: Recipe, runs: Path) -> list[Fault]:
     """Every input that is not there, and every symbolic one; ``runs`` is where ``run:`` names are looked up."""
     found = [
@@ -55,7 +78,7 @@ def missing(recipe: Recipe, runs: Path) -> list[Fault]:
     ]
     if recipe.alignment is None and not recipe.data.blend:
         found.append(Fault(path="data.blend", value=[], rule="names no data; a launch needs data"))
-    found += _blend_faults(recipe) + _site_faults(recipe, runs) + tokenizer_faults(recipe)
+    found += [*_blend_faults(recipe), *_row_faults(recipe), *_site_faults(recipe, runs), *tokenizer_faults(recipe)]
     return found + _checkpoint_faults(recipe, runs) + _reference_faults(recipe, runs)
 
 

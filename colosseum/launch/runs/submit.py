@@ -35,7 +35,7 @@ WAIT_S = 600.0
 
 def prepare(recipe: Recipe, base: Path, *, lineage: Lineage | None = None) -> Compiled:
     """Anchors, plans and compiles a recipe; relative paths are read from ``base``."""
-    recipe = inputs.anchored(recipe, base)
+    recipe = engine_of(recipe.engine).pinned(inputs.counted(inputs.anchored(recipe, base)))
     plan = plan_of(recipe)
     return compile_bundle(apply_layout(recipe, plan.layout), plan, lineage=lineage)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from colosseum.checkpoint.compare import steps_go_on
 from colosseum.checkpoint.folders import read_metadata, source_folder
 from colosseum.engines.planned import plan as plan_of
 from colosseum.errors import RefusedInput
@@ -61,6 +62,6 @@ def _small(recipe: Recipe, gpus: int, gbs: int, first: int) -> Recipe:
 def _first_step(recipe: Recipe, runs: Path) -> int:
     """The step that the run starts after: the checkpoint's if the optimizer is loaded, else 0."""
     source = recipe.checkpoint.source
-    if source == Fresh() or "optimizer" not in recipe.checkpoint.load:
+    if source == Fresh() or not steps_go_on(recipe.checkpoint.load):
         return 0
     return read_metadata(source_folder(source, runs)).step

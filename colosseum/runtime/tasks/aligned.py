@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import torch.distributed as dist
 from colosseum.data.align.cache import AlignedData, build_cache, encoder_of, open_cache
 from colosseum.data.align.encode import spec_of
 from colosseum.data.align.order import Order
+from colosseum.data.align.rewards import reward_differences
 from colosseum.errors import RefusedInput
 from colosseum.recipe.base import AUTO
 from colosseum.recipe.schema import Recipe
@@ -100,6 +101,13 @@ class AlignedSamples:
     def tokens_by_source(self, first: int, last: int) -> dict[str, int]:
         return {self.file: self.tokens(first, last)}
 
+    def left_out(self, steps: int) -> str:
+        counts = self.data.counts
+        if counts.kept == counts.rows or self.order is None:
+            return ""
+        passes = steps / self.order.steps_per_epoch
+        return f"{self.file}: {counts.sentence()}; {steps:,} steps take the rows that are kept {passes:.2f} times"
+
     def shown(self, index: int) -> Shown:
         sequence = self.data.sample(self.numbers([index])[0])[0]
         ids = sequence.ids.tolist()
@@ -113,24 +121,47 @@ def open_data(recipe: Recipe, part: Part, cache: Path) -> AlignedData:
         DataFailure: the file cannot be read, or its rows cannot be trained on.
         ConfigFailure: the tokenizer's vocabulary is larger than the model's.
     """
+
+    def build() -> str:
+        spec = spec_of(recipe)
+        vocabulary = encoder_of(spec).vocab_size
+        if vocabulary > recipe.model.vocab_size:
+            sizes = f"has {vocabulary} tokens, but model.vocab_size is {recipe.model.vocab_size}"
+            raise ConfigFailure(f"{recipe.tokenizer.path} {sizes}")
+        cache.mkdir(parents=True, exist_ok=True)
+        return str(build_cache(_file(recipe, part), spec, cache).folder)
+
+    return open_cache(Path(_of_rank_0(build)))
+
+
+def rewards_of(recipe: Recipe, data: AlignedData, part: Part) -> npt.NDArray[np.float64]:
+    """``[samples]``: the rewards that the part's file gives, chosen minus rejected; every rank calls it.
+
+    Raises:
+        DataFailure: a row has none.
+    """
+    found: npt.NDArray[np.float64] = _of_rank_0(lambda: reward_differences(_file(recipe, part), data.rows.tolist()))
+    return found
+
+
+def _file(recipe: Recipe, part: Part) -> Path:
     file = recipe.data.train if part == "train" else recipe.data.validation
     if file is None:
         raise ConfigFailure(f"data.{'train' if part == 'train' else 'validation'} is not set")
+    return Path(file)
+
+
+def _of_rank_0(make: Callable[[], Any]) -> Any:
+    """What ``make`` gives on rank 0, on every rank."""
     found: list[Any] = [None]
     if not dist.is_initialized() or dist.get_rank() == 0:
         try:
-            spec = spec_of(recipe)
-            vocabulary = encoder_of(spec).vocab_size
-            if vocabulary > recipe.model.vocab_size:
-                sizes = f"has {vocabulary} tokens, but model.vocab_size is {recipe.model.vocab_size}"
-                raise ConfigFailure(f"{recipe.tokenizer.path} {sizes}")
-            cache.mkdir(parents=True, exist_ok=True)
-            found = [str(build_cache(Path(file), spec, cache).folder)]
+            found = [make()]
         except RefusedInput as refused:
             raise DataFailure(" ".join(str(refused).split())) from refused
     if dist.is_initialized():
         dist.broadcast_object_list(found)
-    return open_cache(Path(found[0]))
+    return found[0]
 
 
 def samples_of(

@@ -66,6 +66,10 @@ class Samples(Protocol):
         """A sample as the model sees it, for the data probe."""
         ...
 
+    def left_out(self, steps: int) -> str:
+        """What of the file is not trained on in ``steps`` steps, in a sentence; empty = nothing."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sums:

@@ -14,9 +14,12 @@ from colosseum.recipe.schema import Recipe
 from colosseum.recipe.tasks import DpoTask
 from colosseum.runtime.stability.ladder import Event
 from colosseum.runtime.tasks import reference
-from colosseum.runtime.tasks.aligned import AlignedSamples, open_data, order_identity, samples_of
+from colosseum.runtime.tasks.aligned import AlignedSamples, open_data, order_identity, rewards_of, samples_of
 from colosseum.runtime.tasks.base import Batch, Part, Samples, Setup, Sums
 from colosseum.runtime.tasks.preference import CollapseWatch, losses
+
+REWARD = "reward"
+"""In a batch: the reward that the file gives to each chosen answer minus that of the rejected one."""
 
 
 class Dpo:
@@ -31,6 +34,7 @@ class Dpo:
         assert isinstance(recipe.task, DpoTask)
         self._recipe, self._cache, self._task = recipe, cache, recipe.task
         self._figures: dict[Part, dict[str, Any]] = {}
+        self._rewards: dict[Part, dict[str, Any]] = {}
         self._copy: reference.Copy | reference.BaseModel | None = None
         self._watch = CollapseWatch()
 
@@ -40,7 +44,13 @@ class Dpo:
         return {part: open_data(self._recipe, part, self._cache) for part in parts}
 
     def prepare(self, setup: Setup) -> None:
-        """The reference's log-probabilities of every pair (precomputed), or its weights beside the policy's."""
+        """The rewards of every pair where the loss compares with them, and the reference's log-probabilities
+        (precomputed) or its weights beside the policy's."""
+        if self._task.loss.startswith("rpo_"):
+            self._rewards = {part: {REWARD: rewards_of(self._recipe, d, part)} for part, d in self._data.items()}
+        self._prepare_reference(setup)
+
+    def _prepare_reference(self, setup: Setup) -> None:
         if self._task.reference != "precomputed" and self._task.lora is not None:
             self._copy = reference.BaseModel()
             self._figures = {part: reference.empty(len(data)) for part, data in self._data.items()}
@@ -67,7 +77,8 @@ class Dpo:
             self._figures[part] = reference.stored(setup.references, key, make)
 
     def samples(self, part: Part, size: int) -> AlignedSamples:
-        return samples_of(self._recipe, self._data[part], part, size, self._figures[part])
+        per_sample = self._figures[part] | self._rewards.get(part, {})
+        return samples_of(self._recipe, self._data[part], part, size, per_sample)
 
     def sample_order(self) -> str:
         return order_identity(self._recipe, self._data["train"])
@@ -88,7 +99,8 @@ class Dpo:
             logp, ref = logp / count, ref / count
         gain = logp - ref
         beta = self._task.beta
-        loss = losses(self._task.loss, gain[0] - gain[1], beta).sum()
+        reward_P = batch[REWARD].float() if REWARD in batch else None
+        loss = losses(self._task.loss, gain[0] - gain[1], beta, reward_P).sum()
         if self._task.sft_weight:
             loss = loss - self._task.sft_weight * logp[0].sum()
         reward, seen = beta * gain.detach(), logp.detach()

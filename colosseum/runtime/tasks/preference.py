@@ -1,7 +1,8 @@
 """Preference losses of pairs from log-probabilities of whole responses. Pure tensor arithmetic.
 
 Legend: P pairs. ``delta_P``: (log pi - log ref) of chosen minus that of rejected.
-Sources: DPO, Rafailov et al. 2023 (arXiv:2305.18290); IPO, Azar et al. 2023 (arXiv:2310.12036).
+Sources: DPO, Rafailov et al. 2023 (arXiv:2305.18290); IPO, Azar et al. 2023 (arXiv:2310.12036); RPO, Nemotron-4 340B
+Technical Report 2024 (arXiv:2406.11704), section 3.3.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from statistics import fmean
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -18,17 +20,38 @@ WINDOW = 10
 """Steps that are averaged before and after."""
 
 
-def losses(kind: str, delta_P: Tensor, beta: float) -> Tensor:
+def losses(kind: str, delta_P: Tensor, beta: float, reward_P: Tensor | None = None) -> Tensor:
     """The preference loss of each pair.
 
     Args:
         kind: ``task.loss``; of ``ipo_by_token``, ``delta_P`` is of means over tokens.
+        reward_P: of ``rpo_*``: the reward that the file gives to chosen minus that to rejected.
     """
+    if reward_P is not None:
+        return _reward_aware(kind, beta * delta_P, reward_P)
     if kind == "dpo":
         return -F.logsigmoid(beta * delta_P)
     if kind in ("ipo", "ipo_by_token"):
         return (delta_P - 1 / (2 * beta)) ** 2
     raise AssertionError(kind)
+
+
+def _reward_aware(kind: str, margin_P: Tensor, reward_P: Tensor) -> Tensor:
+    """How far the policy's margin is from that of the file's rewards: squared, or as the divergence of the two
+    probabilities that chosen is preferred."""
+    if kind == "rpo_sq":
+        return (margin_P - reward_P) ** 2
+    if kind == "rpo_bwd_kl":
+        return _divergence(reward_P, margin_P)
+    if kind == "rpo_fwd_kl":
+        return _divergence(margin_P, reward_P)
+    raise AssertionError(kind)
+
+
+def _divergence(p_P: Tensor, q_P: Tensor) -> Tensor:
+    """KL(p || q) of two coins, given their log-odds."""
+    sides = ((F.logsigmoid(sign * p_P), F.logsigmoid(sign * q_P)) for sign in (1, -1))
+    return torch.stack([p.exp() * (p - q) for p, q in sides]).sum(0)
 
 
 class CollapseWatch:

@@ -1,4 +1,4 @@
-"""What both sides train: rows of the demo's data, a chat template, tiny models, settings. No torch.
+"""What both sides train: rows.jsonl, a chat template, tiny models, settings. No torch.
 
 Also imported by make_figures.py, which runs where transformers and TRL are installed and megatron-core is not.
 """
@@ -11,9 +11,10 @@ from typing import Any
 
 from safetensors.numpy import save_file
 
-from colosseum.data.demo_alignment import preference, questions
 from tests.checkpoint.hf import models
 
+ROWS = Path(__file__).with_name("rows.jsonl")
+"""Questions with an answer each; the first ``GBS * STEPS`` also with a rejected one."""
 TOKENIZER = Path(__file__).parents[2] / "data" / "align" / "reference" / "tokenizer.json"
 EOD = "<|endoftext|>"
 TEMPLATE = (
@@ -33,9 +34,14 @@ def _messages(*turns: str) -> list[dict[str, str]]:
     return [{"role": ("user", "assistant")[n % 2], "content": text} for n, text in enumerate(turns)]
 
 
+def _rows() -> list[dict[str, str]]:
+    return [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()]
+
+
 def chats() -> list[dict[str, Any]]:
     """Every third with a system text, every fourth of two questions."""
-    asked, rows = questions(), []
+    asked: list[tuple[str, str]] = [(row["question"], row["answer"]) for row in _rows()]
+    rows = []
     for n in range(GBS * STEPS):
         turns = [*asked[n], *asked[100 + n]] if n % 4 == 0 else [*asked[n]]
         system = [{"role": "system", "content": "Answer in as few words as you can."}] if n % 3 == 0 else []
@@ -45,10 +51,10 @@ def chats() -> list[dict[str, Any]]:
 
 def pairs() -> list[dict[str, Any]]:
     rows = []
-    for n, (question, answer) in enumerate(questions()[: GBS * STEPS]):
-        sides = {side: preference(question, answer, n)[side][0]["value"] for side in ("chosen", "rejected")}
+    for row in _rows()[: GBS * STEPS]:
+        sides = {"chosen": row["answer"], "rejected": row["rejected"]}
         told = {side: [{"role": "assistant", "content": text}] for side, text in sides.items()}
-        rows.append({"prompt": _messages(question), **told})
+        rows.append({"prompt": _messages(row["question"]), **told})
     return rows
 
 
