@@ -152,7 +152,6 @@ def test_a_living_process_keeps_its_run(run: Path, sleeper: subprocess.Popen[byt
         ({"host": "node7", "slurm_job": "4"}, ""),  # in an allocation that has ended
         ({"host": "node7", "slurm_job": "6"}, "its processes cannot be seen from here"),
     ],
-    ids=str,
 )
 def test_facts_of_the_machine_decide_about_a_process(
     run: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], why: str
