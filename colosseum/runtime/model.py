@@ -22,8 +22,12 @@ DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 ACTIVATIONS = {"squared_relu": squared_relu, "gelu": F.gelu, "silu": F.silu}
 
 
-def transformer_config(recipe: Recipe) -> Any:
-    """megatron-core's configuration of a resolved recipe (no ``auto`` left)."""
+def transformer_config(recipe: Recipe, *, trains: bool = True) -> Any:
+    """megatron-core's configuration of a resolved recipe (no ``auto`` left).
+
+    Args:
+        trains: False = the model generates with a KV cache.
+    """
     model, dtype = recipe.model, DTYPES[recipe.precision.dtype]
     return TransformerConfig(
         num_layers=model.num_layers,
@@ -51,7 +55,7 @@ def transformer_config(recipe: Recipe) -> Any:
         deterministic_mode=recipe.train.deterministic and device.is_cuda(),
         **_layout(recipe),
         **_recompute(recipe),
-        **_kernels(recipe),
+        **_kernels(recipe, trains=trains),
         **_fp8(recipe),
     )
 
@@ -119,7 +123,7 @@ def _recompute(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def _kernels(recipe: Recipe) -> dict[str, Any]:
+def _kernels(recipe: Recipe, *, trains: bool) -> dict[str, Any]:
     """Fused kernels are CUDA's; on a CPU weights are drawn whole and cut, so that they do not depend on tp."""
     cuda, fusion = device.is_cuda(), recipe.fusion
     return {
@@ -129,12 +133,19 @@ def _kernels(recipe: Recipe) -> dict[str, Any]:
         "cross_entropy_loss_fusion": cuda and fusion.cross_entropy,
         "cross_entropy_fusion_impl": "te" if cuda and fusion.cross_entropy else "native",
         "apply_rope_fusion": cuda and fusion.rope,
+        "fused_single_qkv_rope": cuda and fusion.rope and trains and _ropes_qkv_at_once(recipe),
         "masked_softmax_fusion": cuda,
         "bias_dropout_fusion": cuda,
         "bias_activation_fusion": cuda and recipe.model.is_swiglu,
         "persist_layer_norm": cuda,
         "attention_backend": AttnBackend[fusion.attention_backend],
     }
+
+
+def _ropes_qkv_at_once(recipe: Recipe) -> bool:
+    """Whether one kernel may split and rotate Q, K and V: megatron-core asserts rows of one sequence and no QK norm."""
+    model = recipe.model
+    return model.position_embedding_type == "rope" and not model.qk_layernorm and recipe.alignment is None
 
 
 def _fp8(recipe: Recipe) -> dict[str, Any]:
@@ -157,9 +168,9 @@ def _fp8(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def build(recipe: Recipe) -> tuple[Any, list[Any]]:
+def build(recipe: Recipe, *, trains: bool = True) -> tuple[Any, list[Any]]:
     """The configuration and this rank's model chunks (vpp of them), on the device, in the recipe's dtype."""
-    config = transformer_config(recipe)
+    config = transformer_config(recipe, trains=trains)
     vpp = int(recipe.parallelism.vpp)
     chunks = [_chunk(recipe, config, stage if vpp > 1 else None) for stage in range(vpp)]
     for chunk in chunks:

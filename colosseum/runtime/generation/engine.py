@@ -119,7 +119,7 @@ def _decoder(checkpoint: Path, tp: int, pp: int, vocab_size: int, store: Any, ra
     )
     parallel.start(recipe, rank_info, TIMEOUT.total_seconds())
     reading.guard()
-    _, (chunk,) = model.build(recipe)
+    _, (chunk,) = model.build(recipe, trains=False)
     training = Training(recipe=recipe, task=task_of(recipe, checkpoint), model=[chunk], optimizer=None, schedule=None)
     try:
         if changed := loading.changed_files(checkpoint, metadata):
