@@ -51,7 +51,8 @@ def _for_recipe(words: list[str], cluster: str | None, as_json: bool) -> None:
     name, overrides = recipe_and_overrides(words)
     loaded = load(name, overrides, cluster=cluster)
     warn(loaded.warnings)
-    recipe = resolved(loaded.recipe)
+    # What `task.reference: auto` means differs by engine.
+    recipe = resolved(loaded.recipe).model_copy(update={"task": loaded.recipe.task})
     faults = faults_by_engine(recipe)
     rows = [{"name": e, "can_run": not found, "faults": [f.as_json() for f in found]} for e, found in faults.items()]
     result = {"schema": "colosseum.engines/1", "recipe": name, "engines": rows}

@@ -161,7 +161,7 @@ def _sections(recipe: Recipe, layout: dict[str, int], tp: int) -> dict[str, Any]
             "deterministic": recipe.train.deterministic,
         },
         "overlap": _overlap(full["overlap"]),
-        "fusion": dict.fromkeys(full["fusion"], False) | {"attention_backend": "auto"},
+        "fusion": dict.fromkeys(full["fusion"], False),
         "checkpoint": {
             "format": recipe.checkpoint.format,
             "every_steps": SAVE_AT,
@@ -354,7 +354,6 @@ def _cuda_decisions(recipe: Recipe) -> Iterator[Decision]:
         ("fusion.cross_entropy", fusion.cross_entropy, "a CUDA kernel"),
         ("fusion.rope", fusion.rope, "a CUDA kernel"),
         ("fusion.gradient_accumulation", fusion.gradient_accumulation, "a CUDA kernel"),
-        ("fusion.attention_backend", fusion.attention_backend != "auto", "CUDA kernels"),
         ("vboost", recipe.resources.vboost, "a GPU's clock"),
     ):
         if on:

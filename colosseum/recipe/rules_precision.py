@@ -210,8 +210,6 @@ def cpu_has_no_cuda_kernels(facts: Facts) -> Iterator[Finding]:
     for name in ("cross_entropy", "rope", "gradient_accumulation"):
         if getattr(recipe.fusion, name):
             yield Finding(f"fusion.{name}", rule, (False,))
-    if recipe.fusion.attention_backend != "auto":
-        yield Finding("fusion.attention_backend", "must be auto on a CPU: both need CUDA", ("auto",))
     if recipe.overlap.tp_comm is True:
         yield Finding("overlap.tp_comm", "must be false on a CPU: userbuffers need CUDA", (False,))
     if recipe.precision.moments_dtype == "bf16":

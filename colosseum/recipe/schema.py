@@ -231,9 +231,6 @@ class Fusion(Section):
     optimizer_step: bool = Field(
         True, description="mcore: clip, Adam and BF16 weights in one GPU pass; no effect on FP8 weights, BF16 moments"
     )
-    attention_backend: Literal["auto", "flash", "fused"] = Field(
-        "auto", description="FlashAttention, or cuDNN's fused attention; auto = Transformer Engine's choice"
-    )
 
 
 class Checkpoint(Section):

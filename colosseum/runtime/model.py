@@ -11,7 +11,6 @@ from megatron.core import parallel_state
 from megatron.core.activations import squared_relu
 from megatron.core.models.gpt import GPTModel
 from megatron.core.tensor_parallel import set_defaults_if_not_set_tensor_model_parallel_attributes
-from megatron.core.transformer.enums import AttnBackend
 from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 
@@ -138,7 +137,6 @@ def _kernels(recipe: Recipe, *, trains: bool) -> dict[str, Any]:
         "bias_dropout_fusion": cuda,
         "bias_activation_fusion": cuda and recipe.model.is_swiglu,
         "persist_layer_norm": cuda,
-        "attention_backend": AttnBackend[fusion.attention_backend],
     }
 
 

@@ -35,7 +35,6 @@ TEXTS = {
     "lr_schedule": "linear",
     "mode": "off",
     "hang_timeout": "33m",
-    "attention_backend": "flash",
 }
 """Another value of fields that are text; numbers and switches get one by themselves."""
 ONLY_OURS = "fusion.optimizer_step"

@@ -41,6 +41,7 @@ def differing(recipe: Recipe, fields: dict[str, Any]) -> dict[str, tuple[Any, An
         if path in NAMELESS or path.startswith(("task.chat", "train.steps", "data.blend", "tokenizer")):
             continue
         expected = spelled.get(path, value_at(recipe, path))
+        expected = str(expected) if path == "checkpoint.from" else expected
         if expected != value and not (path in spelled and value is None):
             found[path] = (expected, value)
     return found

@@ -146,7 +146,7 @@ def test_margins_are_compared_with_the_rewards_of_each_pair(runs: Path, rows: Pa
 def test_rows_that_are_left_out_are_counted(rows: Path, tmp_path: Path) -> None:
     recipe = tiny_align.aligned(tiny_align.on("one"), rows, DPO, batch={"seq_length": 24})
     samples = samples_of(recipe, data := open_data(recipe, "train", tmp_path), "train", 8, {})
-    assert 0 < data.counts.too_long < data.counts.rows == tiny_align.ROWS
+    assert 0 < data.counts.too_long < data.counts.rows == tiny_align.ROWS["train"]
     steps = 3 * (data.counts.rows // recipe.batch.gbs)
     passes = steps / (len(data) // recipe.batch.gbs)
     assert f"{data.counts.too_long} dropped longer than" in samples.left_out(steps)

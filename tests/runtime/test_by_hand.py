@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -31,9 +32,13 @@ def test_torchrun_by_hand_owns_the_run(place: Place, data: Path) -> None:
             time.sleep(0.05)
         _, holder = owner.newest(run.root)
         assert holder is not None and [p.pid for p in processes_of(run)] == [holder.pid]
-        second = subprocess.run(
-            [sys.executable, *TORCHRUN], cwd=run.root, env=env, capture_output=True, text=True, timeout=120
-        )
+        os.kill(holder.pid, signal.SIGSTOP)  # or it would be complete before the second has begun
+        try:
+            second = subprocess.run(
+                [sys.executable, *TORCHRUN], cwd=run.root, env=env, capture_output=True, text=True, timeout=120
+            )
+        finally:
+            os.kill(holder.pid, signal.SIGCONT)
         assert second.returncode != 0
         assert f"mine belongs to process {holder.pid} on {holder.host}: it is running" in second.stderr
         assert first.wait(timeout=TIMEOUT_S) == 0

@@ -120,6 +120,7 @@ def told(slurm: DevSlurm, tmp_path_factory: pytest.TempPathFactory) -> Told:
         run = _run_of(Recipe.from_data(data), root / "runs it's $(touch pwned) & more", sys.executable, "-c", SHOW)
         patch.setenv("SLURM_EXPORT_ENV", "NONE")
         patch.setenv("NCCL_DEBUG", "INFO")
+        patch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)  # torch sets it in a process of tests that imported it
         patch.setenv("OF_THE_SUBMITTER", "inherited")
         submitter = dict(os.environ)
         with _low_limits():

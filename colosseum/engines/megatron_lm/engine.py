@@ -273,8 +273,6 @@ def _overlap(recipe: Recipe) -> Iterator[str]:
         yield from ("--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl", "native")
     yield from _option("--no-rope-fusion", not fusion.rope)
     yield from _option("--no-gradient-accumulation-fusion", not fusion.gradient_accumulation)
-    if fusion.attention_backend != "auto":
-        yield from ("--attention-backend", fusion.attention_backend)
 
 
 def _run(recipe: Recipe) -> Iterator[str]:

@@ -69,7 +69,6 @@ WORDS = {
     "--recompute-method": "recompute.method",
     "--fp8-amax-compute-algo": "precision.fp8_amax_compute_algo",
     "--lr-decay-style": "optimizer.lr_schedule",
-    "--attention-backend": "fusion.attention_backend",
     "--split": "data.split",
     "--data-cache-path": "data.cache_dir",
     "--tp-comm-overlap-cfg": "overlap.tp_comm_cfg",
@@ -97,7 +96,7 @@ SILENT = {
     *("--no-bias-gelu-fusion", "--no-bias-swiglu-fusion", "--log-throughput", "--exit-signal-handler", "--manual-gc"),
     *("--manual-gc-interval", "--tensorboard-dir", "--no-create-attention-mask-in-dataloader", "--load", "--ckpt-step"),
     *("--distributed-timeout-minutes", "--cross-entropy-fusion-impl", "--num-workers", "--distributed-backend"),
-    *("--use-flash-attn", "--attention-softmax-in-fp32"),
+    *("--use-flash-attn", "--attention-backend", "--attention-softmax-in-fp32"),
 }
 """Said by the engine itself, or by another field."""
 

@@ -202,9 +202,6 @@ def _precision(recipe: Recipe, found: Refusals) -> None:
     found.unless(precision.fp8 in ("none", "delayed"), "precision.fp8", precision.fp8, rule, "delayed", "none")
     rule = "keeps Adam's moments in fp32; mcore, megatron-lm and nemo2 also in bf16"
     found.unless(precision.moments_dtype == "fp32", "precision.moments_dtype", precision.moments_dtype, rule, "fp32")
-    attention = recipe.fusion.attention_backend
-    rule = "leaves the attention kernel to Transformer Engine; mcore, megatron-lm and nemo2 can name it"
-    found.unless(attention == "auto", "fusion.attention_backend", attention, rule, "auto")
     schedule = recipe.optimizer.lr_schedule
     rule = "has no linear decay to min_lr; mcore, megatron-lm and nemo2 have"
     found.unless(schedule in SCHEDULES, "optimizer.lr_schedule", schedule, rule, *SCHEDULES)

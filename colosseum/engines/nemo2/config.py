@@ -80,7 +80,6 @@ def _model(recipe: Recipe) -> Node:
         "cross_entropy_loss_fusion": fusion.cross_entropy,
         "cross_entropy_fusion_impl": "te" if fusion.cross_entropy else "native",
         "gradient_accumulation_fusion": fusion.gradient_accumulation,
-        "attention_backend": {"name": f"megatron.core.transformer.enums:AttnBackend.{fusion.attention_backend}"},
         "attention_softmax_in_fp32": True,
         "masked_softmax_fusion": True,
         "bias_dropout_fusion": True,

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import importlib
 import json
-import operator
 from pathlib import Path
 from typing import Any
 
 
 def named(text: str) -> Any:
-    """The object that ``module:name`` names; the name may have dots."""
+    """The object that ``module:name`` names."""
     module, _, name = text.partition(":")
-    return operator.attrgetter(name)(importlib.import_module(module))
+    return getattr(importlib.import_module(module), name)
 
 
 def build(node: Any) -> Any:
