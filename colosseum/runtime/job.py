@@ -52,11 +52,15 @@ class Job:
     attempt: AttemptDir
     number: int
     rank_info: parallel.RankInfo
+    knows_attempt: bool = True
+    """False = started by hand, and rank 0 has not said yet which attempt is theirs: this one may be another start's."""
     step: int = 0
     last_saved_step: int | None = None
 
     def end(self, kind: OutcomeKind, *, retry: bool, reason: str) -> int:
         """Writes outcome.json unless another rank has; the exit code."""
+        if not self.knows_attempt:
+            return exit_code(kind, retry=retry)
         self.attempt.room.unlink(missing_ok=True)
         self.attempt.write_outcome(
             kind,
@@ -80,7 +84,8 @@ def main(bundle_folder: Path, stop: StopSignal) -> int:
     rank_info = parallel.RankInfo.from_env()
     run = RunDir(bundle_folder.resolve().parent)
     number = by_hand.attempt_of(run, rank_info.rank) if by_hand.is_by_hand() else int(os.environ["COLOSSEUM_ATTEMPT"])
-    job = Job(run=run, attempt=run.attempt(number), number=number, rank_info=rank_info)
+    known = rank_info.rank == 0 or not by_hand.is_by_hand()
+    job = Job(run=run, attempt=run.attempt(number), number=number, rank_info=rank_info, knows_attempt=known)
     job.attempt.root.mkdir(parents=True, exist_ok=True)
     try:
         if rank_info.rank == 0:
@@ -92,7 +97,7 @@ def main(bundle_folder: Path, stop: StopSignal) -> int:
         parallel.start(recipe, rank_info, 2 * _hang_timeout_s(recipe))
         if by_hand.is_by_hand():
             job.number = by_hand.agreed(number)
-            job.attempt = run.attempt(job.number)
+            job.attempt, job.knows_attempt = run.attempt(job.number), True
         buffers = userbuffers.start(recipe)
         stopped = train(job, recipe, stop, predicted_step_s=bundle.plan.step_time_s)
         if buffers:
