@@ -160,13 +160,14 @@ def _first(error: Exception) -> str:
     """The first of what is wrong with a document, in one line."""
     from pydantic import ValidationError
 
+    from colosseum.recipe.wording import first_of
+
     if isinstance(error, RefusedInput):
         return one_line(error.faults[0].sentence(), 300)
     if isinstance(error, UnicodeDecodeError):
         return "it is not UTF-8"
     if isinstance(error, ValidationError):
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        return one_line(": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"]))), 300)
+        return first_of(error)
     return one_line(str(error), 300)
 
 

@@ -167,10 +167,13 @@ def renewed(bundle: Path, changed: Mapping[str, str | bytes], /, **fields: objec
         ("recipe.yaml", "!!python/object/apply:os.system [touch hit]"),
         ("recipe.yaml", b"name: \xff"),
         ("recipe.yaml", ""),
+        ("recipe.yaml", "3"),
+        ("recipe.yaml", "name: [debug]"),
         ("recipe.yaml", DEEP),
         ("recipe.yaml", BOMB),
         ("plan.json", "{}"),
         ("plan.json", "[]"),
+        ("plan.json", "[broken"),
         ("plan.json", DEEP),
         ("plan.json", '{"schema": "colosseum.plan/1", "fits": true, "layout": {"tp": 1e999}}'),
         ("env.json", "[]"),
@@ -184,6 +187,7 @@ def test_a_file_of_another_form_is_one_sentence(bundle: Path, name: str, text: s
     (problem,) = problems_of(bundle)
     assert problem.startswith(f"{bundle}: {name} cannot be read: ") and len(problem) < 500
     assert "\n" not in problem
+    assert not [word for word in ("Input", "valid dict", "instance", "tuple", "Field", "ident") if word in problem]
     versions = json.loads((bundle / MANIFEST).read_text())["versions"]
     renewed(bundle, {}, versions={**versions, "colosseum": "0.0.9"})
     with pytest.raises(RefusedInput, match=r"was written by Colosseum 0\.0\.9; this release is 0\.1\.0"):

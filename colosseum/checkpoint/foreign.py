@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 
 from colosseum.atomic import folder_appearing
 from colosseum.checkpoint.hf.facts import NAME, ModelFacts
@@ -22,6 +23,7 @@ from colosseum.checkpoint.weights import TABLES, weights_of
 from colosseum.checkpoint.writing import DTYPES, Progress, Writer, finish, make_room, refuse_existing
 from colosseum.errors import Fault, RefusedInput
 from colosseum.recipe.schema import Model
+from colosseum.recipe.wording import rule_of
 
 NO_WEIGHTS = ("optimizer", "chained_", "rng", "rerun_state")
 """Beginnings of keys that are no weights."""
@@ -142,10 +144,8 @@ def model_from(values: Mapping[str, Any], where: str) -> Model:
     Raises:
         RefusedInput: a value is none that a recipe may have.
     """
-    from pydantic import ValidationError
-
     try:
         return Model(**values)
     except ValidationError as error:
-        faults = [Fault(path=str(e["loc"][0]), value=e["input"], rule=e["msg"], where=where) for e in error.errors()]
+        faults = [Fault(path=str(e["loc"][0]), value=e["input"], rule=rule_of(e), where=where) for e in error.errors()]
         raise RefusedInput(faults) from error

@@ -213,7 +213,7 @@ def settle(
         return SAVED if asked else 0
     step = step or shown_step(command, attempt)
     kind, retry, reason = ending(command, began=began, step=step, saved=saved_step(command), asked=asked)
-    write_outcome(command, attempt, kind, retry, reason, step=step or saved_step(command), rank=rank)
+    write_outcome(command, attempt, kind, retry, reason, step=step, rank=rank)
     return 0 if kind == "completed" else SAVED if retry else FINAL
 
 
@@ -262,7 +262,8 @@ def logged_step(command: dict[str, Any]) -> int:
 def write_outcome(
     command: dict[str, Any], attempt: Path, kind: str, retry: bool, reason: str, step: int = 0, rank: int = 0
 ) -> None:
-    outcome = Outcome(kind, retry, step, saved_step(command), rank, reason)
+    saved = saved_step(command)
+    outcome = Outcome(kind, retry, step or saved, saved, rank, reason)
     attempt.mkdir(parents=True, exist_ok=True)
     write_first(attempt / command["names"]["outcome"], outcome.to_line())
 

@@ -15,6 +15,7 @@ from colosseum.recipe import base, schema, walk
 from colosseum.recipe.override import nearest
 from colosseum.recipe.source import Source
 from colosseum.recipe.tasks import TASKS
+from colosseum.recipe.wording import rule_of
 
 Path_ = tuple[str, ...]
 QUOTE_BOOL = "YAML reads an unquoted no, off, on, yes, true or false as a boolean: put it in quotes"
@@ -199,39 +200,12 @@ def _rule(item: Any, path: Path_, data: Any) -> tuple[str, tuple[Any, ...]]:
         if path[0] == "model" and any(word in path[-1].lower() for word in _MOE):
             return "unknown key: MoE models are out of scope, a model is dense", ()
         return "unknown key", nearest(path[-1], fields_of(path[:-1], data) or ())
-    if kind in ("missing", "union_tag_not_found"):
-        return "must be given", ()
     if kind == "union_tag_invalid":
         return "must be cpt, sft or dpo", nearest(str(shown(context.get("tag"))), TASKS)
     if kind == "literal_error":
-        options = _literals(path, data)
-        return f"must be {context['expected'].replace(chr(39), '')}", nearest(str(shown(value)), options)
-    for key, words, bound in (
-        ("ge", "at least", True),
-        ("gt", "greater than", False),
-        ("le", "at most", True),
-        ("lt", "less than", False),
-    ):
-        if key in context:
-            limit = context[key]
-            return f"must be {words} {limit if isinstance(limit, int) else f'{limit:g}'}", ((limit,) if bound else ())
-    named = {
-        "int_type": "must be a whole number",
-        "int_parsing_size": "must be a smaller number",
-        "float_type": "must be a number",
-        "finite_number": "must be a finite number",
-        "bool_type": "must be true or false",
-        "string_type": "must be text",
-        "tuple_type": "must be a list",
-        "dict_type": "must be a section of keys",
-        "model_type": "must be a section of keys",
-        "model_attributes_type": "must be a section of keys",
-    }
-    if kind == "value_error":
-        return str(context.get("error", item["msg"])), ()
-    if kind == "string_pattern_mismatch":
-        return f"must match {context.get('pattern')}", ()
-    return named.get(kind, item["msg"]), tuple(context.get("nearest", ()))
+        return rule_of(item), nearest(str(shown(value)), _literals(path, data))
+    bounds = tuple(context[key] for key in ("ge", "le") if key in context)
+    return rule_of(item), bounds or tuple(context.get("nearest", ()))
 
 
 def _literals(path: Path_, data: Any) -> tuple[str, ...]:

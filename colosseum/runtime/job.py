@@ -54,7 +54,8 @@ class Job:
     rank_info: parallel.RankInfo
     knows_attempt: bool = True
     """False = started by hand, and rank 0 has not said yet which attempt is theirs: this one may be another start's."""
-    step: int = 0
+    step: int | None = None
+    """None = it has not begun to train: then it is the newest checkpoint's, also while that is loaded."""
     last_saved_step: int | None = None
 
     def end(self, kind: OutcomeKind, *, retry: bool, reason: str) -> int:
@@ -62,6 +63,9 @@ class Job:
         if not self.knows_attempt:
             return exit_code(kind, retry=retry)
         self.attempt.room.unlink(missing_ok=True)
+        if self.step is None:
+            self.last_saved_step = folders.newest_committed(self.run.checkpoints)
+            self.step = self.last_saved_step or 0
         self.attempt.write_outcome(
             kind,
             retry=retry,
@@ -74,8 +78,6 @@ class Job:
 
     def leave(self) -> None:
         """Ends this rank before its first step: nothing is lost by it."""
-        self.last_saved_step = folders.newest_committed(self.run.checkpoints)
-        self.step = self.last_saved_step or 0
         os._exit(self.end("saved", retry=True, reason="stopped on request before the first step"))
 
 

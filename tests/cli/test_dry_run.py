@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import subprocess
@@ -64,6 +65,22 @@ def test_bundle_verify_names_what_changed(cli: Cli, tmp_path: Path) -> None:
     done = cli("bundle", "verify", "kept", "--json")
     assert done.code == 2
     assert json.loads(done.out)["problems"] == ["more was added", "env.json is missing", "job.sbatch was changed"]
+
+
+@pytest.mark.parametrize(("text", "holds"), [("- name: debug\n", "a list"), ("hello\n", "text"), ("", "nothing")])
+def test_bundle_verify_of_a_recipe_that_is_none_is_one_sentence(
+    cli: Cli, tmp_path: Path, text: str, holds: str
+) -> None:
+    """A stranger's bundle: its sums are right."""
+    assert cli(*FP8, "--out", "kept").code == 0
+    manifest = json.loads((tmp_path / "kept/manifest.json").read_text())
+    manifest["files"]["recipe.yaml"] = hashlib.sha256(text.encode()).hexdigest()
+    (tmp_path / "kept/manifest.json").write_text(json.dumps(manifest))
+    (tmp_path / "kept/recipe.yaml").write_text(text)
+    for verb in ("verify", "run"):
+        done = cli("bundle", verb, "kept")
+        said = f"error: kept: recipe.yaml cannot be read: it holds {holds} and no section of keys\n"
+        assert (done.code, " ".join(done.err.split()) + "\n") == (2, said)
     assert cli("bundle", "verify", "kept").code == 2
     assert cli("bundle", "run", "kept").code == 2
 

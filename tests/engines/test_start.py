@@ -212,10 +212,12 @@ def test_a_crash_is_the_job_script_s_to_settle(run: Path) -> None:
 
 
 def test_a_missing_engine_is_one_sentence(run: Path) -> None:
+    (run / "checkpoints").mkdir()
+    (run / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("2")
     process = start(run, "run", home="nowhere")
     out, _ = process.communicate(timeout=30)
     assert process.returncode == 76
-    assert outcome(run)["kind"] == "config_error"
+    assert (outcome(run)["kind"], outcome(run)["step"], outcome(run)["last_saved_step"]) == ("config_error", 2, 2)
     assert b"a container with Megatron-LM (cluster file: container; to import one: enroot import" in out
     assert b"or MEGATRON_LM set to its checkout" in out
     assert b"Traceback" not in out

@@ -196,7 +196,6 @@ stop_ranks() {
   # Of their step only: KILL to the job would cancel it, this script too. With vboost the ranks are the second step.
   (sleep $((margin_s > 60 ? margin_s - 30 : margin_s * 3 / 4)) && kill -0 $$ && say "the ranks did not exit in time" \
     && scancel --signal=KILL "$job.$((vboost ? 1 : 0))") &
-  helpers+=($!)
 }
 
 # TERM = cancelled, preempted, requeued by someone, or out of time: Slurm has told the ranks too and decides what next.
@@ -292,7 +291,7 @@ settle() { # outcome.json decides, srun's exit code is a hint: it is the highest
   go_on "$killed"
 }
 
-asked_to_stop=0 terminated=0 signalled=0 code=0 helpers=()
+asked_to_stop=0 terminated=0 signalled=0 code=0
 [[ -s bundle/manifest.json ]] || { say "$run has no bundle/: submit with sbatch --chdir=RUN bundle/job.sbatch"; exit 76; }
 stop_if_complete
 own_run
@@ -305,11 +304,10 @@ stop_without_variables
 [[ -n $container ]] || bare_metal
 ((!vboost)) || boost_clocks
 watch_limit &
-helpers+=($!)
 if ((stop_after_step && attempt == 0)) && [[ -e bundle/engine/command.json ]]; then
   stop_foreign_engine_after "$stop_after_step" &
-  helpers+=($!)
 fi
 run_ranks
-kill "${helpers[@]}" 2> /dev/null
+# Those that still run: bash knows; the number of one that has ended may be another process' now.
+for helper in $(jobs -rp); do kill "$helper" 2> /dev/null; done
 settle

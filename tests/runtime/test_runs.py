@@ -20,6 +20,7 @@ from colosseum.recipe.schema import Recipe
 from colosseum.rundir import RunDir, checkpoint_folder, latest_rows, read_lines, saved_steps
 from tests.runtime import tiny
 from tests.runtime.conftest import Ended, Place
+from tests.runtime.test_begin import without_a_weight
 from tests.runtime.worlds import losses
 from tests.traps import set_traps, trapped
 
@@ -146,6 +147,17 @@ def test_a_half_written_checkpoint_is_set_aside(finished: RunDir, place: Place) 
     rows = [row["step"] for row in read_lines(run.metrics) if row["attempt"] == 1 and row["kind"] == "train"]
     assert rows == [5, 6, 7, 8]
     assert losses(run.root) == losses(finished.root)
+
+
+def test_a_failure_inside_a_load_is_at_the_checkpoint_s_step(finished: RunDir, place: Place) -> None:
+    run = RunDir(place.runs / finished.root.name)
+    shutil.copytree(finished.root, run.root)
+    shutil.rmtree(checkpoint_folder(run.checkpoints, 8))
+    without_a_weight(checkpoint_folder(run.checkpoints, 4))
+    run.attempt(0).outcome.unlink()
+    ended = place.resume(run)
+    assert "it lacks decoder.final_layernorm.weight" in ended.said
+    assert (ended.outcome["step"], ended.outcome["last_saved_step"]) == (4, 4)
 
 
 def test_a_run_that_is_stopped_while_it_imports_is_saved(place: Place, data: Path) -> None:

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from colosseum.errors import Fault, RefusedInput
 from colosseum.recipe.schema import LLAMA3_OLD_CONTEXT, Model
+from colosseum.recipe.wording import rule_of
 
 WHERE = "config.json"
 LLAMA3: dict[str, Any] = {
@@ -146,7 +147,7 @@ def read_config(config: Mapping[str, Any]) -> tuple[Family, Model]:
         return family, Model(**values)
     except ValidationError as error:
         raise RefusedInput(
-            [_fault(_THEIRS.get(str(e["loc"][0]), str(e["loc"][0])), e["input"], f"{e['msg']}") for e in error.errors()]
+            [_fault(_THEIRS.get(str(e["loc"][0]), str(e["loc"][0])), e["input"], rule_of(e)) for e in error.errors()]
         ) from error
 
 

@@ -12,6 +12,7 @@ from colosseum.errors import Fault, RefusedInput
 from colosseum.recipe import site
 from colosseum.recipe.base import EngineName, Name, Section, Text, tuples
 from colosseum.recipe.scan import read_text, scan
+from colosseum.recipe.wording import rule_of
 
 
 class StageFile(Section):
@@ -49,7 +50,12 @@ def read_file(name: str) -> CampaignFile:
     except ValidationError as error:
         raise RefusedInput(
             [
-                Fault(path=".".join(map(str, e["loc"])), value=e["input"], rule=e["msg"], where=name)
+                Fault(
+                    path=".".join(map(str, e["loc"])),
+                    value=None if e["type"] == "missing" else e["input"],
+                    rule=rule_of(e),
+                    where=name,
+                )
                 for e in error.errors(include_url=False)
             ]
         ) from error

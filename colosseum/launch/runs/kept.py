@@ -11,6 +11,7 @@ from colosseum import __version__
 from colosseum.errors import RefusedInput
 from colosseum.reading import Unreadable, read_bytes
 from colosseum.recipe.base import Section
+from colosseum.recipe.wording import first_of
 from colosseum.records import parse_object
 from colosseum.terminal import one_line
 
@@ -41,6 +42,4 @@ def read_kept(path: Path, model: type[Kept]) -> Kept:
     try:
         return model.model_validate_json(data)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise RefusedInput(f"{path} is damaged: {one_line(where, 100)}: {first['msg']}") from error
+        raise RefusedInput(f"{path} is damaged: {first_of(error)}") from error
