@@ -60,8 +60,11 @@ def expand(source: Path, out: Path, plan: Growth, *, workers: int = WORKERS) -> 
         jobs = {name: pool.submit(finished_file, work, name, metadata.files[name]) for name in names}
         try:
             parts = {name: job.result() for name, job in jobs.items()}
-        except BaseException:
+        except BaseException as error:
             pool.shutdown(cancel_futures=True)
+            if isinstance(error, RefusedInput):  # a damaged source: nothing here is worth going on with
+                shutil.rmtree(folder)
+                _remove_empty(checkpoints, out)
             raise
     items = tuple(item for part in parts.values() for item in part.items)
     write_index(folder, Index(folder, items, *_tensors(index, items, plan), None))
@@ -76,6 +79,12 @@ def expand(source: Path, out: Path, plan: Growth, *, workers: int = WORKERS) -> 
     for name in names:
         note_of(folder, name).unlink(missing_ok=True)
     return folder
+
+
+def _remove_empty(*folders: Path) -> None:
+    for folder in folders:
+        if not any(folder.iterdir()):
+            folder.rmdir()
 
 
 def _check(source: Path, metadata: CheckpointMetadata, index: Index, plan: Growth) -> None:
