@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -11,16 +10,14 @@ import typer
 from colosseum.bundle import read_bundle
 from colosseum.cli.arguments import recipe_and_overrides
 from colosseum.cli.launching import report
-from colosseum.cli.output import Cluster, Json, Runs, columns, emit, say, stdout, warn, wide
-from colosseum.launch.bundles.compile import Compiled
-from colosseum.launch.campaigns.campaign import Campaign, Stage, as_planned, begin, find, plan, remarks
+from colosseum.cli.output import Cluster, Json, Runs, emit, say, warn
+from colosseum.launch.campaigns.campaign import Campaign, as_planned, begin, find, plan, remarks
 from colosseum.launch.campaigns.file import read_file
+from colosseum.launch.campaigns.report import plan_text, stages_text
 from colosseum.launch.campaigns.start import run_here, scheduler_of_campaign, submit
-from colosseum.launch.campaigns.status import StageStatus, statuses
+from colosseum.launch.campaigns.status import statuses
 from colosseum.launch.runs.jobs import runs_folder
 from colosseum.launch.schedulers.base import Foreground, Queue
-from colosseum.recipe import derived
-from colosseum.units import format_duration
 
 app = typer.Typer(no_args_is_help=True)
 File = Annotated[
@@ -50,7 +47,7 @@ def run(
         planned = plan(file, overrides, cluster=cluster, root=root, base=Path.cwd(), dry=True)
         found = remarks(file, {stage.name: (stage, compiled.recipe) for stage, compiled in planned})
         warn(found)
-        emit(as_json, {**as_planned(file, planned), "warnings": found}, lambda: _show_plan(planned))
+        emit(as_json, {**as_planned(file, planned), "warnings": found}, lambda: plan_text(planned))
         return
     campaign = begin(file, overrides, cluster=cluster, runs=runs, base=Path.cwd())
     recipes = {s.name: (s, read_bundle(campaign.run_of(s).bundle).recipe) for s in campaign.stages}
@@ -89,24 +86,4 @@ def _go_on(campaign: Campaign, as_json: bool, *, again: bool) -> None:
 def _show(campaign: Campaign, as_json: bool) -> None:
     found = statuses(campaign)
     head = {"schema": "colosseum.campaign-status/1", "campaign": campaign.name, "folder": str(campaign.root)}
-    emit(as_json, {**head, "stages": [status.as_json(campaign) for status in found]}, lambda: _show_stages(found))
-
-
-def _show_stages(found: Sequence[StageStatus]) -> None:
-    rows = []
-    for status in found:
-        stage, steps = status.stage, status.job.status.steps_text if status.job else ""
-        cells = (stage.name, stage.source or "", status.gate_word, stage.job or "", status.word, steps, stage.run)
-        rows.append((*cells, status.why))
-    wide().print(columns(rows, ("stage", "from", "gate", "job", "state", "step", "run", "")))
-
-
-def _show_plan(planned: Sequence[tuple[Stage, Compiled]]) -> None:
-    rows = []
-    for stage, compiled in planned:
-        plan, steps = compiled.plan, compiled.manifest["total_steps"]
-        time = "" if plan.days is None else format_duration(plan.days * 86400)
-        nodes = f"{derived.nodes_and_ranks(compiled.recipe)[0]:,}"
-        length = "" if steps is None else f"{steps:,}"
-        rows.append((stage.name, stage.source or "", compiled.recipe.engine, nodes, plan.layout.text, length, time))
-    stdout().print(columns(rows, ("stage", "from", "engine", "nodes", "layout", "steps", "time")))
+    emit(as_json, {**head, "stages": [status.as_json(campaign) for status in found]}, lambda: stages_text(found))

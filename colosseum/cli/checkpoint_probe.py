@@ -10,7 +10,7 @@ import typer
 
 from colosseum.checkpoint.probing import loss_by_position, sequences_of
 from colosseum.cli.checkpoint_hf import checkpoint_of, needs_torch
-from colosseum.cli.output import Cluster, Json, Runs, columns, emit, wide
+from colosseum.cli.output import Cluster, Json, Runs, columns, emit
 
 
 def probe(
@@ -36,4 +36,4 @@ def probe(
     rows = [[name, *(f"{losses[i].loss:.4f}" for losses in found.values())] for i, name in enumerate(ranges)]
     result: dict[str, Any] = {"schema": "colosseum.probed/1", "length": length, "sequences": sequences}
     result["losses"] = {source: [asdict(band) for band in losses] for source, losses in found.items()}
-    emit(as_json, result, lambda: wide().print(columns(rows, ["position", *found])))
+    emit(as_json, result, lambda: columns(rows, ["position", *found]))

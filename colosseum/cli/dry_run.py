@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from rich.console import RenderableType
+
 from colosseum.bundle import write_bundle
-from colosseum.cli.output import emit, facts, stdout, warn
-from colosseum.cli.plan_text import Rows, heading_rows, prediction_rows
+from colosseum.cli.output import emit, facts, warn
 from colosseum.launch.runs.request import NewRun
 from colosseum.launch.runs.submit import warnings
+from colosseum.planning.report import Rows, heading_rows, prediction_rows
 
 DRY_RUN_SCHEMA = "colosseum.dry-run/1"
 
@@ -29,15 +31,13 @@ def show(new: NewRun, out: Path | None, as_json: bool) -> None:
         "bundle": None if out is None else str(out),
         "warnings": found,
     }
-    emit(as_json, result, lambda: _show(new, out))
+    emit(as_json, result, lambda: _text(new, out))
 
 
-def _show(new: NewRun, out: Path | None) -> None:
-    compiled, console = new.compiled, stdout()
-    console.print(facts(_rows(new)))
-    console.print()
-    console.out(f"# {compiled.script_name}" + ("" if out is None else f" (bundle kept in {out})"), highlight=False)
-    console.out(compiled.script.rstrip("\n"), highlight=False)
+def _text(new: NewRun, out: Path | None) -> list[RenderableType]:
+    compiled = new.compiled
+    kept = "" if out is None else f" (bundle kept in {out})"
+    return [facts(_rows(new)), f"\n# {compiled.script_name}{kept}", compiled.script.rstrip("\n")]
 
 
 def _rows(new: NewRun) -> Rows:

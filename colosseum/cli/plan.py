@@ -9,12 +9,12 @@ from typing import Annotated
 import typer
 
 from colosseum.cli.arguments import RecipeWords, recipe_and_overrides
-from colosseum.cli.output import Cluster, Json, document, emit, stdout, warn
-from colosseum.cli.plan_text import show, show_scaling
+from colosseum.cli.output import Cluster, Json, document, emit, say, warn
 from colosseum.engines.plan_request import PlanRequest, answers, gpu_counts
 from colosseum.errors import RefusedInput
 from colosseum.planning.constants import read_calibration
 from colosseum.planning.nearmiss import NearMisses, idle_nodes
+from colosseum.planning.report import plan_report, scaling_report
 from colosseum.planning.scaling import as_json as scaling_json
 from colosseum.planning.scaling import scaling_table
 
@@ -59,7 +59,7 @@ def plan(
         recipe, warnings = task.recipe()
         points = scaling_table(recipe, counts, dataclasses.replace(task, top=0).solve)
         warn(warnings)
-        emit(as_json, scaling_json(points), lambda: show_scaling(stdout(), points))
+        emit(as_json, scaling_json(points), lambda: scaling_report(points))
     else:
         _one(dataclasses.replace(task, overrides=(*overrides, *(f"resources.gpus={n}" for n in counts))), as_json)
 
@@ -72,13 +72,12 @@ def _one(task: PlanRequest, as_json: bool) -> None:
             _show_near_misses(refused)
         raise
     warn(warnings)
-    emit(as_json, found.as_json(), lambda: show(stdout(), task.name, recipe, found))
+    emit(as_json, found.as_json(), lambda: plan_report(task.name, recipe, found))
 
 
 def _show_near_misses(refused: NearMisses) -> None:
-    console = stdout()
-    console.print("This recipe is not valid. Nearest valid ones, most tokens per day first:")
+    say("This recipe is not valid. Nearest valid ones, most tokens per day first:")
     for miss in refused.misses:
-        console.print(f"  {miss.sentence()}", markup=False)
+        say(f"  {miss.sentence()}")
     if sentence := idle_nodes(refused.subject):
-        console.print(sentence, markup=False)
+        say(sentence)

@@ -8,25 +8,22 @@ from pathlib import Path
 import typer
 
 from colosseum.cli.launching import EXIT_INTERRUPTED, say_seconds
-from colosseum.cli.output import columns, emit, note, say, stdout, warn, wide
+from colosseum.cli.output import emit, note, say, warn
 from colosseum.errors import RunFailed
-from colosseum.launch.runs.request import NewRun, Request
+from colosseum.launch.runs.request import Request
 from colosseum.launch.runs.submit import warnings
 from colosseum.launch.schedulers.base import Foreground, Queue
 from colosseum.launch.schedulers.registry import scheduler_of
 from colosseum.launch.stopwatch import part
-from colosseum.launch.trials.comparison import Row, compared
+from colosseum.launch.trials.comparison import compared
+from colosseum.launch.trials.report import plan_text, rows_text
 from colosseum.launch.trials.sweep import (
     Sweep,
-    Values,
-    array_option,
-    array_script,
     as_planned,
     begin,
     points_of,
     run_here,
     submit,
-    words_of,
 )
 
 STATUS_SCHEMA = "colosseum.sweep-status/1"
@@ -46,7 +43,7 @@ def launch_sweep(request: Request, words: Sequence[str], at_once: int | None, as
     found = list(dict.fromkeys(found))
     warn(found)
     if dry_run:
-        emit(as_json, {**as_planned(points, at_once), "warnings": found}, lambda: _show_plan(points, at_once))
+        emit(as_json, {**as_planned(points, at_once), "warnings": found}, lambda: plan_text(points, at_once))
         return
     with part("checks and folders"):
         sweep = begin(points, at_once)
@@ -84,40 +81,4 @@ def show(sweep: Sweep, as_json: bool, *, must_end: bool = False) -> None:
     failure = RunFailed(f"{of}: {', '.join(failed)}; see `colosseum jobs status`") if failed else None
     head = {"schema": STATUS_SCHEMA, "sweep": sweep.name, "folder": str(sweep.root), "job_id": sweep.job}
     result = {**head, "at_once": sweep.at_once, "points": [row.as_json(sweep) for row in rows]}
-    emit(as_json, result, lambda: _show_rows(sweep, rows), failure)
-
-
-def _show_rows(sweep: Sweep, rows: Sequence[Row]) -> None:
-    cells = []
-    for row in rows:
-        at = row.job.status if row.job else None
-        figures = ["" if x is None else f"{x:.4f}" for x in (row.loss, row.val_loss)]
-        mfu = "" if at is None or at.mfu is None else f"{at.mfu:.1%}"
-        steps = at.steps_text if at else ""
-        cells.append(
-            (str(row.index), *row.point.values.values(), row.word, steps, *figures, mfu, row.point.run, row.why)
-        )
-    whole = ("state", "step", "loss", "val loss", "MFU")
-    table = columns(cells, ("", *sweep.points[0].values, *whole, "run", ""))
-    for column in table.columns:
-        column.no_wrap = column.header in whole
-    wide().print(table)
-
-
-def _show_plan(points: Sequence[tuple[Values, NewRun]], at_once: int | None) -> None:
-    """The points and the array's script."""
-    script, first = array_script(points), points[0][1].compiled
-    rows = []
-    for index, (values, new) in enumerate(points):
-        plan, digest = new.compiled.plan, str(new.compiled.manifest["recipe_hash"])[:16]
-        step_time = "" if plan.step_time_s is None else f"{plan.step_time_s:.3g} s"
-        rows.append((str(index), *values.values(), "yes" if plan.fits else "no", step_time, digest))
-    console = stdout()
-    console.print(columns(rows, ("", *points[0][0], "fits", "step time", "recipe hash")))
-    option = array_option(points, at_once)
-    what = f"array.sbatch, submitted with {option}" if script else f"{first.script_name} of point 0"
-    console.out(f"\n# {what}", highlight=False)
-    console.out((script or first.script).rstrip("\n"), highlight=False)
-    if script:
-        at = words_of(points[0][0])
-        console.out(f"\n# the job script of point 0: the same command with {at} instead of --sweep", highlight=False)
+    emit(as_json, result, lambda: rows_text(rows), failure)

@@ -1,14 +1,14 @@
-"""A plan as text: the few lines that every verb shows, and the whole of it that ``colosseum plan`` prints."""
+"""A plan as text: a summary for a dry run, the whole report, and the table of a scaling study."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from rich.console import Console
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from colosseum.cli.output import columns, facts
+from colosseum.console import columns, facts
 from colosseum.planning.plan import Layout, Memory, Plan, Rejected, StageMemory
 from colosseum.planning.scaling import ScalePoint
 from colosseum.recipe import derived
@@ -106,29 +106,29 @@ def prediction_rows(plan: Plan) -> Rows:
     return rows
 
 
-def show(console: Console, shown: str, recipe: Recipe, plan: Plan) -> None:
-    """The whole plan."""
+def plan_report(shown: str, recipe: Recipe, plan: Plan) -> Group:
+    """The whole plan of the recipe that is named ``shown``."""
     verdict = "fits" if plan.fits else "does NOT fit"
-    console.print(facts([*heading_rows(shown, recipe, plan), ("verdict", verdict)]))
-    if plan.memory is not None:
-        _memory(console, plan.memory)
-    _time(console, recipe, plan)
-    _disk(console, recipe, plan)
-    _candidates(console, plan.rejected)
-    _notes(console, "Advice", plan.advice)
     made = [] if plan.calibration is None else [f"calibration {plan.calibration.name} ({plan.calibration.hash[:12]})"]
-    _notes(console, "Assumed", [*made, *plan.assumptions])
+    return Group(
+        facts([*heading_rows(shown, recipe, plan), ("verdict", verdict)]),
+        *(_memory(plan.memory) if plan.memory is not None else ()),
+        *_time(recipe, plan),
+        *_disk(recipe, plan),
+        *_candidates(plan.rejected),
+        *_notes("Advice", plan.advice),
+        *_notes("Assumed", [*made, *plan.assumptions]),
+    )
 
 
-def _title(console: Console, text: str) -> None:
-    console.print()
-    console.print(Text(text, style="bold underline"))
+def _title(text: str) -> Text:
+    return Text.assemble("\n", (text, "bold underline"))
 
 
-def _notes(console: Console, title: str, lines: Sequence[str]) -> None:
+def _notes(title: str, lines: Sequence[str]) -> Iterator[RenderableType]:
     if lines:
-        _title(console, title)
-        console.print(columns((("-", line) for line in lines), padding=(0, 1, 0, 0)))
+        yield _title(title)
+        yield columns((("-", line) for line in lines), padding=(0, 1, 0, 0))
 
 
 def _columns(*names: str) -> Table:
@@ -145,12 +145,12 @@ def _bar(start: float, end: float, whole: float, width: int = BAR) -> str:
     return " " * left + "█" * max(round(width * end / whole) - left, 0)
 
 
-def _memory(console: Console, memory: Memory) -> None:
+def _memory(memory: Memory) -> Iterator[RenderableType]:
     """The fullest stage as a waterfall, then every stage in a line."""
     stages = memory.stages
     fullest = max(range(len(stages)), key=lambda i: stages[i].total_bytes)
     usable = memory.usable_bytes
-    _title(console, f"Memory of the fullest rank (pipeline stage {fullest + 1} of {len(stages)})")
+    yield _title(f"Memory of the fullest rank (pipeline stage {fullest + 1} of {len(stages)})")
     table = _columns("", "GiB", "share")
     table.add_column("")
     at, whole = 0.0, max(usable, stages[fullest].total_bytes)
@@ -161,19 +161,19 @@ def _memory(console: Console, memory: Memory) -> None:
     left = usable - at
     table.add_row("head-room" if left >= 0 else "missing", _gib(abs(left)), f"{abs(left) / usable:.1%}", "")
     table.add_row("usable", _gib(usable), "100.0%", _bar(0, usable, whole))
-    console.print(table)
+    yield table
     if memory.host_bytes_per_node:
-        console.print(f"Host memory per node for the reference policy: {format_bytes(memory.host_bytes_per_node)}.")
+        yield f"Host memory per node for the reference policy: {format_bytes(memory.host_bytes_per_node)}."
     if len(stages) == 1:
         return
-    _title(console, "Memory by pipeline stage, GiB per rank")
+    yield _title("Memory by pipeline stage, GiB per rank")
     table = _columns("stage", "weights", "grads", "optim", "activ", "logits", "work", "context", "total", "left")
     for i in _shown_stages(len(stages), fullest):
         parts = [_gib(_part(stages[i], name)) for name in COMPONENTS]
         total = stages[i].total_bytes
         table.add_row(str(i + 1), *parts, _gib(total), _gib(usable - total), style="bold" if i == fullest else "")
     table.padding = (0, 1, 0, 0)
-    console.print(table)
+    yield table
 
 
 def _shown_stages(count: int, fullest: int) -> list[int]:
@@ -191,11 +191,11 @@ def _gib(size: float) -> str:
     return f"{size / GIB:.2f}" if abs(size) < 100 * GIB else f"{size / GIB:.0f}"
 
 
-def _time(console: Console, recipe: Recipe, plan: Plan) -> None:
+def _time(recipe: Recipe, plan: Plan) -> Iterator[RenderableType]:
     step = plan.step_time_s
     if step is None or plan.mfu is None or plan.model_tflops_per_gpu is None or plan.tokens_per_s_per_gpu is None:
         return
-    _title(console, "Time per step")
+    yield _title("Time per step")
     table = _columns("", "s", "share")
     table.add_column("")
     at = 0.0
@@ -206,7 +206,7 @@ def _time(console: Console, recipe: Recipe, plan: Plan) -> None:
         at += seconds
     low, high = plan.step_time_range_s or (step, step)
     table.add_row("step", f"{step:.4g}", "100.0%", f"{low:.4g} to {high:.4g} s")
-    console.print(table)
+    yield table
     tflops, mfu, rate = plan.model_tflops_per_gpu, plan.mfu, plan.tokens_per_s_per_gpu
     every = rate * recipe.resources.gpus
     peak = f"{plan.mfu_peak_tflops:.0f} dense {recipe.precision.dtype.upper()}"
@@ -223,14 +223,14 @@ def _time(console: Console, recipe: Recipe, plan: Plan) -> None:
         rows.append(("run", f"{plan.days:.1f} days ({short:.1f} to {long:.1f}), {plan.gpu_hours:,.0f} GPU hours"))
     if plan.cost is not None:
         rows.append(("cost", f"{plan.cost:,.0f} {plan.currency}"))
-    console.print(facts(rows))
+    yield facts(rows)
 
 
-def _disk(console: Console, recipe: Recipe, plan: Plan) -> None:
+def _disk(recipe: Recipe, plan: Plan) -> Iterator[RenderableType]:
     disk = plan.storage
     if disk is None:
         return
-    _title(console, "Checkpoints")
+    yield _title("Checkpoints")
     kept = "all kept" if recipe.checkpoint.keep_last is None else f"at most {disk.kept or 1} on disk"
     free = "" if disk.free_bytes is None else f" of {format_bytes(disk.free_bytes)}"
     rows = [("size", f"{format_bytes(disk.checkpoint_bytes)}; {kept}: {format_bytes(disk.disk_bytes)}{free}")]
@@ -255,13 +255,13 @@ def _disk(console: Console, recipe: Recipe, plan: Plan) -> None:
             "cluster.storage.write_bytes_per_s": recipe.cluster.storage.write_bytes_per_s,
         }
         rows.append(("goodput", f"unknown: set {' and '.join(k for k, v in known.items() if v is None)}"))
-    console.print(facts(rows))
+    yield facts(rows)
 
 
-def _candidates(console: Console, rejected: Sequence[Rejected]) -> None:
+def _candidates(rejected: Sequence[Rejected]) -> Iterator[RenderableType]:
     if not rejected:
         return
-    _title(console, "Other layouts")
+    yield _title("Other layouts")
     table = _columns("layout", "mbs", "recompute")
     table.add_column("why not", overflow="fold")
     for other in rejected:
@@ -273,10 +273,10 @@ def _candidates(console: Console, rejected: Sequence[Rejected]) -> None:
             f" {data['recompute_num_layers']}" if data.get("recompute_num_layers") else ""
         )
         table.add_row(text + (f" +{'+'.join(ends)}" if ends else ""), str(data["mbs"]), again, other.reason)
-    console.print(table)
+    yield table
 
 
-def show_scaling(console: Console, points: Sequence[ScalePoint]) -> None:
+def scaling_report(points: Sequence[ScalePoint]) -> Group:
     """Strong and weak scaling, a line each."""
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
     for name in ("GPUs", "batch", "", "layout", "s/step", "MFU", "tokens/day", "days"):
@@ -294,5 +294,4 @@ def show_scaling(console: Console, points: Sequence[ScalePoint]) -> None:
         day = format_count(plan.tokens_per_s_per_gpu * point.gpus * 86400)
         days = "" if plan.days is None else f"{plan.days:,.1f}"
         table.add_row(*head, layout, f"{plan.step_time_s:.4g}", f"{plan.mfu.causal:.1%}", day, days)
-    console.print(table)
-    _notes(console, "Illegal", refused)
+    return Group(table, *_notes("Illegal", refused))
