@@ -10,8 +10,8 @@ from rich.text import Text
 
 from colosseum.cli.arguments import recipe_and_overrides, words_argument
 from colosseum.cli.output import Cluster, Json, columns, emit, stdout, warn
-from colosseum.engines.planned import resolved
-from colosseum.engines.registry import ENGINES, faults_by_engine
+from colosseum.engines.planned import faults_by_engine
+from colosseum.engines.registry import ENGINES
 from colosseum.errors import Fault
 from colosseum.recipe.load import load
 
@@ -51,12 +51,10 @@ def _for_recipe(words: list[str], cluster: str | None, as_json: bool) -> None:
     name, overrides = recipe_and_overrides(words)
     loaded = load(name, overrides, cluster=cluster)
     warn(loaded.warnings)
-    # What `task.reference: auto` means differs by engine.
-    recipe = resolved(loaded.recipe).model_copy(update={"task": loaded.recipe.task})
-    faults = faults_by_engine(recipe)
+    faults = faults_by_engine(loaded.recipe)
     rows = [{"name": e, "can_run": not found, "faults": [f.as_json() for f in found]} for e, found in faults.items()]
     result = {"schema": "colosseum.engines/1", "recipe": name, "engines": rows}
-    emit(as_json, result, lambda: _show_faults(faults, recipe.engine))
+    emit(as_json, result, lambda: _show_faults(faults, loaded.recipe.engine))
 
 
 def _show_faults(faults: Mapping[str, Sequence[Fault]], chosen: str) -> None:

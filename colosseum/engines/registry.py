@@ -9,7 +9,6 @@ from colosseum.engines.mcore.engine import McoreEngine
 from colosseum.engines.megatron_lm.engine import MegatronLmEngine
 from colosseum.engines.nemo1.engine import Nemo1Engine
 from colosseum.engines.nemo2.engine import Nemo2Engine
-from colosseum.errors import Fault
 from colosseum.recipe.schema import Recipe
 
 ENGINES: Mapping[str, Engine] = {
@@ -20,16 +19,6 @@ ENGINES: Mapping[str, Engine] = {
 def engine_of(name: str) -> Engine:
     """The engine that renders launches; the schema knows no other names."""
     return ENGINES[name]
-
-
-def faults_by_engine(recipe: Recipe) -> dict[str, list[Fault]]:
-    """Faults of a resolved recipe by engine; empty = the engine can run it."""
-    found, task = {}, recipe.task.kind
-    for name, engine in ENGINES.items():
-        found[name] = engine.faults(recipe)
-        if task not in engine.about.tasks and not found[name]:
-            found[name] = [Fault(path="task.kind", value=task, rule=f"engine {name} does not train it yet")]
-    return found
 
 
 def cannot_train(recipe: Recipe) -> str | None:

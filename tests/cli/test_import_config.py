@@ -20,6 +20,7 @@ def test_engines_say_what_each_can_run(cli: Cli) -> None:
 
 
 def test_engines_of_a_recipe_say_what_keeps_the_others_from_it(cli: Cli) -> None:
+    """Each engine is asked of the layout that the planner gives it: CP is left to the planner, and nemo1 has none."""
     done = cli("engines", "colosseum-355b/dpo", "--cluster", "dgx-h100", "--json")
     rows = {row["name"]: row for row in json.loads(done.out)["engines"]}
     assert rows["nemo1"]["can_run"] and rows["mcore"]["can_run"]

@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from colosseum.engines import planned
 from colosseum.engines.base import EngineLaunch
 from colosseum.engines.registry import engine_of
-from colosseum.planning.resolve import apply_layout, resolve
+from colosseum.planning.resolve import resolve
 from colosseum.recipe.load import load
 from colosseum.recipe.schema import Recipe
 
@@ -26,8 +27,7 @@ def resolved() -> Resolved:
     """``resolved(name, "key=value", …)``: the recipe with no ``auto`` left."""
 
     def make(name: str, *words: str) -> Recipe:
-        recipe = load(name, words, cluster="dgx-h100").recipe
-        return apply_layout(recipe, resolve(recipe).layout)
+        return planned.resolved(load(name, words, cluster="dgx-h100").recipe)
 
     return make
 

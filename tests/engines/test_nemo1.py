@@ -22,7 +22,8 @@ from colosseum.engines.registry import engine_of
 from tests.engines.conftest import Rendered, Resolved
 
 REFERENCE = Path(fields.__file__).parent
-CPT = ("engine=nemo1", "checkpoint.load=[weights]")
+NEMO1 = "engine=nemo1"
+CPT = (NEMO1, "checkpoint.load=[weights]")
 YARN = ("model.rope_scaling=4.0", "model.rope_scaling_type=yarn", "model.original_max_position_embeddings=4096")
 YARN += ("model.rotary_percent=1.0", "fusion.rope=false")
 TEMPLATES = {"cpt": "nemo1_gpt_config", "sft": "aligner_sft", "dpo": "aligner_dpo"}
@@ -155,13 +156,13 @@ def test_hydra_lays_our_values_over_a_template(rendered: Rendered, tmp_path: Pat
 @pytest.mark.parametrize(
     ("name", "words", "path", "says"),
     [
-        ("dpo", ("parallelism.cp=2", "parallelism.pp=5"), "parallelism.cp", "no context parallelism"),
-        ("dpo", ("task.reference=precomputed",), "task.reference", "host"),
-        ("sft", ("parallelism.cp=2", "parallelism.pp=5"), "parallelism.cp", "nemo2 can"),
-        ("sft", ("checkpoint.from=none",), "checkpoint.from", "needs a checkpoint"),
-        ("sft", ("checkpoint.async=true",), "checkpoint.async", "asynchronous"),
+        ("dpo", (NEMO1, "parallelism.cp=2", "parallelism.pp=5"), "parallelism.cp", "no context parallelism"),
+        ("dpo", (NEMO1, "task.reference=precomputed"), "task.reference", "host"),
+        ("sft", (NEMO1, "parallelism.cp=2", "parallelism.pp=5"), "parallelism.cp", "nemo2 can"),
+        ("sft", (NEMO1, "checkpoint.from=none"), "checkpoint.from", "needs a checkpoint"),
+        ("sft", (NEMO1, "checkpoint.async=true"), "checkpoint.async", "asynchronous"),
         ("cpt-fp8", (*CPT, "precision=fp8-tensorwise"), "precision.fp8", "nemo2"),
-        ("cpt-fp8", ("engine=nemo1",), "checkpoint.load", "weights only"),
+        ("cpt-fp8", (NEMO1,), "checkpoint.load", "weights only"),
         ("cpt-4k-bf16", (*CPT, "precision.moments_dtype=bf16"), "precision.moments_dtype", "megatron-lm"),
         ("cpt-4k-bf16", (*CPT, "checkpoint.from=run:x@100"), "checkpoint.from", "last weights"),
         ("cpt-4k-bf16", (*CPT, "model.qk_layernorm=true"), "model.qk_layernorm", "nemo2"),

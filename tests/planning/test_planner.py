@@ -221,6 +221,22 @@ def test_nemo_aligner_gets_no_context_parallelism(stage: str) -> None:
     assert np.any(candidates(elsewhere, H100).layouts.cp > 1)
 
 
+@pytest.mark.parametrize(("stage", "dp_of_aligner"), [("colosseum-355b/sft", 14), ("colosseum-355b/dpo", 35)])
+def test_the_alignment_of_the_355b_has_context_parallelism_where_its_engine_does(
+    stage: str, dp_of_aligner: int
+) -> None:
+    """A batch of 140 is little for 2,800 GPUs: with CP2 and PP25 a replica has 20 micro-batches instead of 4."""
+    ours, as_before = recipe(stage), recipe(stage, "parallelism.pp=10", "parallelism.cp=1")
+    plan, before = (resolve(engine_of("mcore").pinned(r), H100) for r in (ours, as_before))
+    layout = plan.layout
+    assert (layout.tp, layout.pp, layout.cp, layout.dp) == (8, 25, 2, 7) and layout.microbatches == 20
+    assert before.layout.microbatches == 4
+    assert plan.step_time_s < 0.8 * before.step_time_s
+    nemo1 = engine_of("nemo1")
+    with_aligner = resolve(nemo1.pinned(recipe(stage, "engine=nemo1")), H100)
+    assert (with_aligner.layout.cp, with_aligner.layout.dp) == (1, dp_of_aligner)
+
+
 def test_a_tie_is_told_as_one() -> None:
     """VPP5 is within 0.5% of the case study's VPP10: its own layout is not said to lose."""
     fixed = recipe("colosseum-355b/cpt-16k-expand")

@@ -80,7 +80,7 @@ def test_the_alignment_of_the_case_study() -> None:
     sft, dpo = recipe("colosseum-355b/sft"), recipe("colosseum-355b/dpo")
     assert sft.engine == dpo.engine == "mcore"
     assert sft.resources.gpus == dpo.resources.gpus == 350 * 8
-    assert sft.batch.gbs == 140 and Facts.of(sft).dp == 35 and Facts.of(sft).microbatches == 4
+    assert sft.batch.gbs == 140
     assert 1e-7 <= sft.optimizer.lr <= 5e-7
     assert (sft.train.epochs, sft.data.train_samples) == (1, 1_000_000)
     assert (dpo.train.epochs, dpo.data.train_samples) == (3, 100_000)

@@ -244,7 +244,7 @@ def _alignment(recipe: Recipe, found: Refusals) -> None:
     task, cp = recipe.task, recipe.parallelism.cp
     if task.kind == "dpo":
         rule = "NeMo-Aligner's DPO has no context parallelism (only its branch dev has)"
-        found.unless(cp == 1, "parallelism.cp", cp, rule, 1)
+        found.unless(cp in (1, AUTO), "parallelism.cp", cp, rule, 1)
         rule = "NeMo-Aligner always swaps the reference policy in from host memory"
         found.unless(task.reference in ("host", AUTO), "task.reference", task.reference, rule, AUTO, "host")
         rule = "NeMo-Aligner's reference policy is the checkpoint that training starts from"
@@ -254,7 +254,7 @@ def _alignment(recipe: Recipe, found: Refusals) -> None:
         found.unless(task.shuffle, "task.shuffle", False, "NeMo-Aligner's DPO always shuffles", True)
     else:
         rule = "NeMo-Aligner's SFT supports context parallelism only with packed data; nemo2 can use it without"
-        found.unless(cp == 1, "parallelism.cp", cp, rule, 1)
+        found.unless(cp in (1, AUTO), "parallelism.cp", cp, rule, 1)
     for name in ("train", "validation"):
         value = getattr(recipe.data, name)
         found.unless(value is not None, f"data.{name}", value, f"NeMo-Aligner needs a {name} file")

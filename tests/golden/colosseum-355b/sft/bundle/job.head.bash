@@ -9,7 +9,7 @@
 #SBATCH --mem=0
 #SBATCH --output=logs/job-%j.out
 #SBATCH --open-mode=append
-#SBATCH --signal=B:USR1@223
+#SBATCH --signal=B:USR1@222
 #SBATCH --requeue
 
 umask=0027
@@ -20,8 +20,8 @@ numa_binding=1
 vboost=1
 requeue=1
 max_restarts=3
-margin_s=223
-step_s=4
+margin_s=222
+step_s=3
 stop_after_step=0
 container=/lustre/colosseum/images/colosseum-mcore.sqsh
 image=dockerd://colosseum:mcore
