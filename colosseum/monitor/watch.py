@@ -29,6 +29,8 @@ class Attempt:
     job_id: str
     nodes: str
     began_unix_s: float | None
+    ended_unix_s: float | None
+    """When outcome.json was written; None if there is none."""
     from_step: int
     """The checkpoint it went on from."""
     last_step: int | None
@@ -125,6 +127,11 @@ def last_attempt(run: RunDir) -> Attempt | None:
     return _attempt(run, numbers[-1]) if numbers else None
 
 
+def attempts_of(run: RunDir) -> list[Attempt]:
+    """All attempts, without their steps."""
+    return [_attempt(run, n) for n in run.attempt_numbers()]
+
+
 def history(run: RunDir) -> list[Attempt]:
     """All attempts, with the steps that each trained and lost; reads the whole metrics.jsonl."""
     reached: dict[int, int] = {}
@@ -135,7 +142,16 @@ def history(run: RunDir) -> list[Attempt]:
             reached[attempt_number] = max(reached.get(attempt_number, 0), step)
         elif row.get("kind") == "load" and step is not None:
             loaded[attempt_number] = step
-    attempts = [_attempt(run, n) for n in run.attempt_numbers()]
+    return with_steps(attempts_of(run), reached, loaded)
+
+
+def with_steps(attempts: list[Attempt], reached: dict[int, int], loaded: dict[int, int]) -> list[Attempt]:
+    """The attempts with the steps that each trained and lost.
+
+    Args:
+        reached: last step by attempt.
+        loaded: step of the checkpoint that it loaded.
+    """
     # The job script goes by the newest mark; the runtime passes a damaged checkpoint over.
     attempts = [
         replace(a, from_step=loaded.get(a.number, a.from_step), last_step=reached.get(a.number)) for a in attempts
@@ -162,6 +178,7 @@ def _attempt(run: RunDir, n: int) -> Attempt:
         job_id=env.job_id if env else "",
         nodes=env.nodes if env else "",
         began_unix_s=env.time_unix_s if env else None,
+        ended_unix_s=_modified(run.attempt(n).outcome) if outcome else None,
         from_step=env.saved_step if env else 0,
         last_step=None,
         lost_steps=None,
