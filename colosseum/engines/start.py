@@ -1,8 +1,8 @@
 """One rank of a foreign engine: starts it, forwards stop signals, writes metrics.jsonl and outcome.json.
 
 A copy of this file is in every bundle of a foreign engine and runs inside that engine's container: standard library
-only, Python 3.10 or later; of Colosseum it imports the bundle's own copies of ``records.py`` and ``owner.py``, nothing
-else. What it does is said by ``command.json`` beside it:
+only, Python 3.10 or later; of Colosseum it imports the bundle's own copies of ``records.py``, ``owner.py`` and
+``jobscript.py``, nothing else. What it does is said by ``command.json`` beside it:
 
     program      path of the engine's script, below ``home``; or a path inside the bundle
     home         {variable, default}: the environment variable that names the engine's checkout, and where it else is
@@ -32,6 +32,7 @@ import math
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -42,8 +43,15 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "lib"))
 sys.dont_write_bytecode = True  # a bundle never changes
-from colosseum import owner  # noqa: E402
-from colosseum.records import MetricsRow, Outcome, append, open_regular, write_first  # noqa: E402
+from colosseum import jobscript, owner  # noqa: E402
+from colosseum.records import (  # noqa: E402
+    AttemptEnvironment,
+    MetricsRow,
+    Outcome,
+    append,
+    open_regular,
+    write_first,
+)
 
 SAVED, FINAL = 75, 76
 MAX_LINE = 1 << 20
@@ -55,16 +63,17 @@ NOT_A_NUMBER = re.compile(r"found NaN|Unexpected result nan|loss is nan", re.IGN
 def main() -> int:
     command = json.loads((HERE / "command.json").read_text())
     rank = int(os.environ.get("RANK", "0"))
-    attempt = Path(command["names"]["attempts"]) / "{:03d}".format(int(os.environ.get("COLOSSEUM_ATTEMPT", "0")))
-    if rank == 0 and "COLOSSEUM_ATTEMPT" not in os.environ:  # typed by hand: no launcher has taken the run folder
-        whose = owner.take(Path.cwd(), owner.this_process())
-        if whose:
-            sys.stderr.write(whose + "\n")
-            return FINAL
+    by_hand = "COLOSSEUM_ATTEMPT" not in os.environ
+    if by_hand:
+        code, refused = begin_by_hand(command, rank)
+        if refused:
+            sys.stderr.write(refused + "\n")
+            return code
     program, problem = find_program(command)
     if problem:
         # Every rank: the first bad exit ends them all, and that need not be rank 0's.
-        write_outcome(command, attempt, "config_error", False, problem, rank=rank)
+        if rank == 0 or not by_hand:
+            write_outcome(command, "config_error", False, problem, rank=rank)
         sys.stderr.write(problem + "\n")
         return FINAL
     words = [sys.executable, "-u", str(program), *command["arguments"]]
@@ -87,7 +96,49 @@ def main() -> int:
     code = child.wait()
     if rank == 0:
         note_checkpoint(command)
-    return settle(command, attempt, rank, code, began=began, step=step, asked=bool(asked), broken=broken)
+    return settle(command, rank, code, began=began, step=step, asked=bool(asked), broken=broken)
+
+
+def begin_by_hand(command: dict[str, Any], rank: int) -> tuple[int, str]:
+    """What a launcher does where there is none (``torchrun … bundle/engine/start.py``, typed in a run folder).
+
+    The first rank takes the run folder and begins an attempt; the others need its number only once the engine trains.
+
+    Returns:
+        The exit code and a sentence where nothing is to be started; "" = start.
+    """
+    ended = [jobscript.outcome_of(folder) for folder in jobscript.attempt_folders()]
+    if any(outcome is not None and outcome.kind == "completed" for outcome in ended):
+        return 0, f"{Path.cwd().name} is complete: nothing to do"
+    if rank:
+        return 0, ""
+    whose = owner.take(Path.cwd(), owner.this_process())
+    if whose:
+        return FINAL, whose
+    number = newest_attempt(command) + 1
+    folder = attempt_folder(command, number)
+    (folder / "stacks").mkdir(parents=True)
+    saved, now = saved_step(command), int(time.time())
+    environment = AttemptEnvironment(number, saved, str(os.getpid()), 0, socket.gethostname(), now)
+    write_first(folder / "env.json", environment.to_line())
+    os.environ["COLOSSEUM_ATTEMPT"] = str(number)
+    return 0, ""
+
+
+def this_attempt(command: dict[str, Any]) -> int:
+    """The attempt's number: a launcher has said it, else it is the newest, once the engine trains."""
+    given = os.environ.setdefault("COLOSSEUM_ATTEMPT", str(max(0, newest_attempt(command))))
+    return int(given)
+
+
+def newest_attempt(command: dict[str, Any]) -> int:
+    """-1 = there is none."""
+    names = [path.name for path in Path(command["names"]["attempts"]).glob("*")]
+    return max((int(name) for name in names if re.fullmatch("[0-9]{1,15}", name)), default=-1)
+
+
+def attempt_folder(command: dict[str, Any], number: int) -> Path:
+    return Path(command["names"]["attempts"]) / f"{number:03d}"
 
 
 def find_program(command: dict[str, Any]) -> tuple[Path | None, str]:
@@ -170,8 +221,7 @@ def append_row(command: dict[str, Any], kind: str, values: dict[str, Any]) -> No
         if row.get("step_time_s"):
             row["tokens_per_s"] = constants["tokens_per_step"] / row["step_time_s"]
         row["skipped"] = False
-    attempt = int(os.environ.get("COLOSSEUM_ATTEMPT", "0"))
-    line = MetricsRow(kind, step, attempt, round(time.time(), 3), row).to_line()
+    line = MetricsRow(kind, step, this_attempt(command), round(time.time(), 3), row).to_line()
     append(Path(command["names"]["metrics"]), line)
 
 
@@ -197,23 +247,21 @@ def note_checkpoint(command: dict[str, Any]) -> None:
         (folder / command["names"]["tracker"]).write_text(str(step))
 
 
-def settle(
-    command: dict[str, Any], attempt: Path, rank: int, code: int, *, began: int, step: int, asked: bool, broken: str
-) -> int:
+def settle(command: dict[str, Any], rank: int, code: int, *, began: int, step: int, asked: bool, broken: str) -> int:
     """The exit code, and outcome.json from the rank that shows the log or is the first; the first writer wins.
 
     ``began`` is the checkpoint that the attempt went on from, ``step`` the last one that this rank's log showed.
     """
     if broken:
-        write_outcome(command, attempt, "numeric_error", False, broken, step=step, rank=rank)
+        write_outcome(command, "numeric_error", False, broken, step=step, rank=rank)
         return FINAL
     if code:
         return code if code > 0 else 128 - code
     if rank and not step:
         return SAVED if asked else 0
-    step = step or shown_step(command, attempt)
+    step = step or shown_step(command)
     kind, retry, reason = ending(command, began=began, step=step, saved=saved_step(command), asked=asked)
-    write_outcome(command, attempt, kind, retry, reason, step=step, rank=rank)
+    write_outcome(command, kind, retry, reason, step=step, rank=rank)
     return 0 if kind == "completed" else SAVED if retry else FINAL
 
 
@@ -234,10 +282,11 @@ def ending(command: dict[str, Any], *, began: int, step: int, saved: int, asked:
     return "crash", False, f"{engine} ended with exit code 0 and trained no step: see its log"
 
 
-def shown_step(command: dict[str, Any], attempt: Path) -> int:
+def shown_step(command: dict[str, Any]) -> int:
     """The last step of another rank's log, read to its end: judged too early, a complete run would be started again."""
     deadline = time.monotonic() + LOG_ENDS_WITHIN_S
-    outcome, total = attempt / command["names"]["outcome"], command["total_steps"]
+    total = command["total_steps"]
+    outcome = attempt_folder(command, this_attempt(command)) / command["names"]["outcome"]
     while int(os.environ.get("WORLD_SIZE", "1")) > 1 and time.monotonic() < deadline:
         if outcome.exists() or (total and logged_step(command) >= total):
             break
@@ -247,7 +296,7 @@ def shown_step(command: dict[str, Any], attempt: Path) -> int:
 
 def logged_step(command: dict[str, Any]) -> int:
     """The last training step of this attempt in metrics.jsonl: which rank shows the log differs by engine."""
-    attempt, last = int(os.environ.get("COLOSSEUM_ATTEMPT", "0")), 0
+    attempt, last = this_attempt(command), 0
     try:
         file = open_regular(Path(command["names"]["metrics"]))
     except OSError:
@@ -259,11 +308,10 @@ def logged_step(command: dict[str, Any]) -> int:
     return last
 
 
-def write_outcome(
-    command: dict[str, Any], attempt: Path, kind: str, retry: bool, reason: str, step: int = 0, rank: int = 0
-) -> None:
+def write_outcome(command: dict[str, Any], kind: str, retry: bool, reason: str, step: int = 0, rank: int = 0) -> None:
     saved = saved_step(command)
     outcome = Outcome(kind, retry, step or saved, saved, rank, reason)
+    attempt = attempt_folder(command, this_attempt(command))
     attempt.mkdir(parents=True, exist_ok=True)
     write_first(attempt / command["names"]["outcome"], outcome.to_line())
 

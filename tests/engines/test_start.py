@@ -34,10 +34,10 @@ stopped = []
 signal.signal(signal.SIGTERM, lambda *_: stopped.append(1))
 pathlib.Path("checkpoints").mkdir(exist_ok=True)
 for i in range(1, 4) if mode != "silent" else ():
-    print(LOG.format(i=i, n=3, s=8 * i), flush=True)
+    if mode != "quiet": print(LOG.format(i=i, n=3, s=8 * i), flush=True)
     if mode == "nan": sys.exit("AssertionError: found NaN in local forward loss calculation")
     if mode == "crash": sys.exit(9)
-    if mode == "stop":
+    if mode in ("stop", "quiet"):
         for _ in range(500):
             if stopped: break
             time.sleep(0.02)
@@ -73,8 +73,9 @@ def run(tmp_path: Path, rendered: Rendered) -> Path:
     return tmp_path / "run"
 
 
-def start(run: Path, mode: str, home: str = "home", rank: int = 0) -> subprocess.Popen[bytes]:
+def start(run: Path, mode: str, home: str = "home", rank: int = 0, *, by_hand: bool = False) -> subprocess.Popen[bytes]:
     env = {**os.environ, "MODE": mode, "MEGATRON_LM": str(run.parent / home), "RANK": str(rank)}
+    env |= {} if by_hand else {"COLOSSEUM_ATTEMPT": "0"}
     return subprocess.Popen(
         [sys.executable, "-I", "bundle/engine/start.py"],
         cwd=run,
@@ -84,8 +85,8 @@ def start(run: Path, mode: str, home: str = "home", rank: int = 0) -> subprocess
     )
 
 
-def outcome(run: Path) -> dict[str, Any]:
-    return dict(json.loads((run / "attempts/000/outcome.json").read_text()))
+def outcome(run: Path, attempt: int = 0) -> dict[str, Any]:
+    return dict(json.loads((run / f"attempts/{attempt:03d}/outcome.json").read_text()))
 
 
 def test_a_complete_run_leaves_metrics_and_an_outcome(run: Path) -> None:
@@ -114,6 +115,51 @@ def test_usr1_saves_and_leaves(run: Path) -> None:
     process.communicate(timeout=30)
     assert process.returncode == 75
     assert (outcome(run)["kind"], outcome(run)["retry"], outcome(run)["last_saved_step"]) == ("saved", True, 1)
+
+
+def test_ranks_started_by_hand_have_an_attempt_of_their_own(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torchrun starts them. The last rank shows the log, as Megatron-LM's does."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    (run / "attempts/000").mkdir(parents=True)
+    (run / "attempts/000/outcome.json").write_text('{"kind": "crash", "retry": true, "reason": "before"}')
+    first = start(run, "quiet", by_hand=True)
+    deadline = time.monotonic() + 30
+    while not (run / "checkpoints").exists() and time.monotonic() < deadline:  # its engine waits for the other rank's
+        time.sleep(0.02)
+    last = start(run, "stop", rank=1, by_hand=True)
+    while not (run / "metrics.jsonl").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    second = start(run, "run", by_hand=True)
+    out, _ = second.communicate(timeout=30)
+    assert (second.returncode, b": it is running; nothing was started or changed" in out) == (76, True), out
+    for process in (last, first):
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
+    assert (first.returncode, last.returncode, outcome(run, 0)["reason"]) == (75, 75, "before")
+    assert (outcome(run, 1)["kind"], outcome(run, 1)["step"]) == ("saved", 1)
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    start(run, "run", by_hand=True).communicate(timeout=30)
+    assert (outcome(run, 2)["kind"], json.loads((run / "attempts/002/env.json").read_text())["saved_step"]) == (
+        "completed", 1
+    )  # fmt: skip
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [(row["attempt"], row["step"]) for row in rows if row["kind"] == "train"] == [(1, 1), (2, 1), (2, 2), (2, 3)]
+    for rank in (0, 1):
+        again = start(run, "run", rank=rank, by_hand=True)
+        out, _ = again.communicate(timeout=30)
+        assert (again.returncode, out) == (0, b"run is complete: nothing to do\n")
+    assert sorted(p.name for p in (run / "attempts").iterdir()) == ["000", "001", "002"]
+
+
+def test_a_rank_by_hand_without_an_engine_says_nothing_of_another_attempt(run: Path) -> None:
+    (run / "attempts/000").mkdir(parents=True)
+    other = start(run, "run", home="nowhere", rank=1, by_hand=True)
+    out, _ = other.communicate(timeout=30)
+    assert (other.returncode, b"or MEGATRON_LM set to its checkout" in out) == (76, True)
+    assert not list((run / "attempts/000").iterdir())
+    first = start(run, "run", home="nowhere", by_hand=True)
+    first.communicate(timeout=30)
+    assert (first.returncode, outcome(run, 1)["kind"]) == (76, "config_error")
 
 
 def plan(run: Path, **changes: int) -> None:

@@ -276,6 +276,8 @@ def test_slurm_jobs_submitted_by_hand_are_seen_and_cancelled(tmp_path: Path) -> 
 
     waits = by_hand("--hold")
     assert (job_of(run).submission.job_id, job_of(run).word) == (waits, "waiting")
+    (waiting,), _ = jobs_of([run, stand_in_run(tmp_path, "never-started")])
+    assert (waiting.run, waiting.submission.job_id, waiting.word) == (run, waits, "waiting")
     with pytest.raises(RefusedInput, match=f"job {waits} of {run.root.name} is already waiting to start"):
         control.requeue(run, print)
     runs = by_hand()
@@ -283,7 +285,7 @@ def test_slurm_jobs_submitted_by_hand_are_seen_and_cancelled(tmp_path: Path) -> 
     job = job_of(run)
     assert (job.submission.job_id, job.word, [one.job_id for one in job.also]) == (runs, "running", [waits])
     (listed,), _ = jobs_of([run])
-    assert (listed.submission.job_id, listed.word) == (runs, "running")
+    assert (listed.submission.job_id, listed.word, listed.also) == (runs, "running", job.also)
     told: list[str] = []
     said = control.cancel(run, told.append)
     step = latest_rows(run.metrics, "train")[-1]["step"]
@@ -308,14 +310,14 @@ def test_slurm_of_two_requeues_at_once_one_is_submitted(tmp_path: Path) -> None:
         control.cancel(run, print)
 
 
-def test_slurm_is_asked_once_for_all_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slurm_is_asked_for_all_jobs_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = [stand_in_run(tmp_path, f"one-of-{i}") for i in range(3)]
     ids = [submit(run) for run in runs]
     asked = []
     call = commands.call
     monkeypatch.setattr(commands, "call", lambda *argv, **options: asked.append(argv[0]) or call(*argv, **options))
     found, warnings = jobs_of(runs)
-    assert asked == ["squeue"]
+    assert asked == ["squeue", "squeue"], "for those that nobody wrote down, and for those that are known"
     assert [job.state.job_id for job in found] == ids
     assert {job.state.phase for job in found} <= {"waiting", "running"}
     assert warnings == []
@@ -330,7 +332,7 @@ def test_slurm_that_does_not_answer_leaves_what_the_folders_say(
     SlurmScheduler().cancel(submit(run))
     monkeypatch.setenv("SLURM_CONF", "/nonexistent/slurm.conf")
     (job,), (warning,) = jobs_of([run])
-    assert job.state.phase == "unknown"
+    assert job.state.phase == "unknown" and not job.state.asked
     assert "states are from the run folders only" in warning
 
 

@@ -124,14 +124,11 @@ def newest_submission(run: RunDir) -> Submission | None:
 
 
 def jobs_of(runs: Sequence[RunDir]) -> tuple[list[Job], list[str]]:
-    """The job of each run that was started, and warnings. Each scheduler is asked once.
+    """The job of each run that was started, also by hand, and warnings. Each scheduler is asked for all at once.
 
     A run that cannot be read is a job in state unreadable, with the reason.
     """
-    return _jobs(runs, {})
-
-
-def _jobs(runs: Sequence[RunDir], by_hand: Mapping[RunDir, Sequence[Submission]]) -> tuple[list[Job], list[str]]:
+    by_hand, silent = _by_hand(runs)
     known: dict[RunDir, list[Submission]] = {}
     owners: dict[RunDir, Owner | None] = {}
     damaged: dict[RunDir, str] = {}
@@ -142,7 +139,7 @@ def _jobs(runs: Sequence[RunDir], by_hand: Mapping[RunDir, Sequence[Submission]]
             if found := _known(run, owners[run], by_hand.get(run, ())):
                 known[run] = found
     with ThreadPoolExecutor(1) as other:  # folders are read while Slurm answers
-        asked = other.submit(_ask, [submission for its in known.values() for submission in its])
+        asked = other.submit(_ask, [submission for its in known.values() for submission in its], silent)
         for run in known:
             with _noting(damaged, run):
                 read[run] = (last_attempt(run), run_status(run))
@@ -220,24 +217,27 @@ def _unreadable(run: RunDir, known: Submission | None, reason: str) -> Job:
     return Job(run=run, submission=submission, state=state, attempt=None, status=UNKNOWN, unreadable=reason)
 
 
-def _ask(submissions: Sequence[Submission]) -> tuple[dict[tuple[str, str], JobState], list[str]]:
+def _ask(
+    submissions: Sequence[Submission], silent: Mapping[str, EnvironmentFault]
+) -> tuple[dict[tuple[str, str], JobState], list[str]]:
     """States by scheduler and job id, and a warning for each scheduler that does not answer.
 
-    This machine is not asked: its processes tell.
+    This machine is not asked: its processes tell. Nor are those that are known to be ``silent``, and why.
     """
     states: dict[tuple[str, str], JobState] = {}
-    warnings = []
+    faults = dict(silent)
     for kind in sorted({s.scheduler for s in submissions} - {"local"}):
         ids = [s.job_id for s in submissions if s.scheduler == kind]
-        try:
-            answer: Mapping[str, JobState] = scheduler_of(kind).states(ids)
-        except EnvironmentFault as fault:  # the folders still tell most
-            warnings.append(f"{fault}; states are from the run folders only")
-            answer = {}
+        answer: Mapping[str, JobState] = {}
+        if kind not in faults:
+            try:
+                answer = scheduler_of(kind).states(ids)
+            except EnvironmentFault as fault:  # the folders still tell most
+                faults[kind] = fault
         unasked = "the scheduler could not be queried"
         for job in ids:
             states[kind, job] = answer.get(job) or JobState(job_id=job, phase="unknown", detail=unasked, asked=False)
-    return states, warnings
+    return states, [f"{fault}; states are from the run folders only" for fault in faults.values()]
 
 
 def _states(
@@ -345,9 +345,7 @@ def job_of(run: RunDir, *, must_answer: bool = False) -> Job:
 
 def job_if_any(run: RunDir, *, must_answer: bool = False) -> Job | None:
     """As ``job_of``; None = the run was never started."""
-    by_hand, unasked = _by_hand(run)
-    jobs, more = _jobs([run], {run: by_hand})
-    unasked += more
+    jobs, unasked = jobs_of([run])
     if jobs and jobs[0].unreadable and must_answer:
         raise RefusedInput(
             f"{run.root.name}: {jobs[0].unreadable}; nothing was started because it may still be running"
@@ -357,18 +355,21 @@ def job_if_any(run: RunDir, *, must_answer: bool = False) -> Job | None:
     return jobs[0] if jobs else None
 
 
-def _by_hand(run: RunDir) -> tuple[list[Submission], list[str]]:
-    """Jobs of the run's own script that a scheduler has, whoever submitted them, and a warning if it does not say."""
-    if not (run.bundle / SLURM_SCRIPT).is_file():
-        return [], []
-    scheduler = scheduler_of("slurm")
+def _by_hand(runs: Sequence[RunDir]) -> tuple[dict[RunDir, list[Submission]], dict[str, EnvironmentFault]]:
+    """Jobs of the runs' own scripts that wait or run, whoever submitted them; and why a scheduler does not say."""
+    queued = {run.root: run for run in runs if os.path.isfile(run.bundle / SLURM_SCRIPT)}  # noqa: PTH113 - never raises
+    if not queued:
+        return {}, {}
+    scheduler, now = scheduler_of("slurm"), time.time()
     assert isinstance(scheduler, Queue)
     try:
-        found = scheduler.in_folder(run.root)
+        found = scheduler.in_folders(queued)
     except EnvironmentFault as fault:
-        return [], [str(fault)]
-    now = time.time()
-    return [Submission(scheduler="slurm", job_id=job, argv=(), time_unix_s=now) for job in found], []
+        return {}, {"slurm": fault}
+    return {
+        queued[folder]: [Submission(scheduler="slurm", job_id=job, argv=(), time_unix_s=now) for job in ids]
+        for folder, ids in found.items()
+    }, {}
 
 
 def unasked_start(warnings: Sequence[str]) -> str:

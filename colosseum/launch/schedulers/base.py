@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
@@ -92,8 +92,8 @@ class Queue(Scheduler, Protocol):
         """
         ...
 
-    def in_folder(self, folder: Path) -> Mapping[str, JobState]:
-        """The user's jobs of bundle scripts that wait or run in a folder, also those that were submitted by hand."""
+    def in_folders(self, folders: Collection[Path]) -> Mapping[Path, Sequence[str]]:
+        """The user's jobs of bundle scripts that wait or run in each of the folders, also those submitted by hand."""
         ...
 
     def submit_array(self, folder: Path, script: str, count: int, at_once: int | None) -> list[Submission]:

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -158,19 +158,18 @@ class SlurmScheduler:
         found = re.search(r"^KillWait\s*=\s*(\d+) sec", call("scontrol", "show", "config").stdout, re.MULTILINE)
         return float(found[1]) if found else None
 
-    def in_folder(self, folder: Path) -> Mapping[str, JobState]:
-        """See ``Queue.in_folder``: by the working folder that Slurm knows."""
+    def in_folders(self, folders: Collection[Path]) -> Mapping[Path, Sequence[str]]:
+        """See ``Queue.in_folders``: by the working folder that Slurm knows, with one query for all."""
         done = call("squeue", "--json", "--me")
         if done.returncode:
             raise EnvironmentFault(f"squeue failed: {_last_line(done.stderr)}")
-        root, scripts = str(folder.resolve()), f"/{Path(JOB_SCRIPT).name}"
-        return {
-            name: job
-            for name, job in answers.queue(done.stdout).items()
-            if job.phase in ("waiting", "running")
-            and job.script.endswith(scripts)
-            and os.path.realpath(job.folder) == root
-        }
+        found: dict[Path, list[str]] = {folder: [] for folder in folders}
+        by_path, script = {folder.resolve(): folder for folder in folders}, f"/{Path(JOB_SCRIPT).name}"
+        for name, job in answers.queue(done.stdout).items():
+            folder = by_path.get(Path(os.path.realpath(job.folder)))
+            if folder is not None and job.phase in ("waiting", "running") and job.script.endswith(script):
+                found[folder].append(name)
+        return found
 
     def save_and_restart(self, job_id: str) -> None:
         """The job script passes USR1 on to the ranks and requeues the job once they have saved.
