@@ -67,6 +67,14 @@ def _rounded(value: Any) -> Any:
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
+ENGINE_FILES = {
+    "megatron-lm": "command.json",
+    "nemo1": "colosseum/run.yaml",
+    "nemo2": "nemo2.json",
+    "bridge": "bridge.json",
+}
+
+
 def other_engines(recipe: Recipe) -> Mapping[str, bytes]:
     """What every other engine makes of the recipe, or its refusal.
 
@@ -75,7 +83,7 @@ def other_engines(recipe: Recipe) -> Mapping[str, bytes]:
     if recipe.hardware.kind != "gpu":
         return {}
     found = {}
-    for name in ("megatron-lm", "nemo1", "nemo2"):
+    for name, file in ENGINE_FILES.items():
         if name == recipe.engine:
             continue
         other = resolved(replaced(replaced(recipe, "engine", name), "checkpoint.load", ("weights",)))
@@ -83,7 +91,6 @@ def other_engines(recipe: Recipe) -> Mapping[str, bytes]:
         if faults := engine.faults(other):
             found[f"engines/{name}.refused.txt"] = "".join(f"{fault.sentence()}\n" for fault in faults).encode()
             continue
-        file = {"megatron-lm": "command.json", "nemo1": "colosseum/run.yaml", "nemo2": "nemo2.json"}[name]
         found[f"engines/{name}{Path(file).suffix}"] = engine.render(other, resolve(other)).files[file]
     return found
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from colosseum.engines.base import EngineLaunch
@@ -112,8 +112,8 @@ class Refusals:
         )
 
 
-def common_faults(engine: str, recipe: Recipe) -> Refusals:
-    """What no foreign engine does."""
+def common_faults(engine: str, recipe: Recipe, *, trains_lora: bool = False) -> Refusals:
+    """What no foreign engine does, LoRA excepted."""
     found = Refusals(engine)
     found.unless(recipe.hardware.kind == "gpu", "engine", engine, "needs GPUs; mcore also trains on a CPU", "mcore")
     found.unless(
@@ -131,8 +131,8 @@ def common_faults(engine: str, recipe: Recipe) -> Refusals:
     packing = recipe.alignment is not None and recipe.alignment.packing
     rule = "packs rows only in files prepared beforehand; mcore packs as it trains"
     found.unless(not packing, "task.packing", True, rule, False)
-    rule = "is not given LoRA adapters; mcore trains them"
-    found.unless(recipe.lora is None, "task.lora", "…", rule, None)
+    rule = "is not given LoRA adapters; mcore and bridge train them"
+    found.unless(recipe.lora is None or trains_lora, "task.lora", "…", rule, None)
     mode = recipe.stability.mode
     found.unless(
         mode != "watch",
@@ -150,6 +150,24 @@ def validates_in_time(recipe: Recipe, found: Refusals) -> None:
     every, steps = recipe.train.val_every_steps, total_steps(recipe)
     rule = f"does not start where this is above the number of steps, {steps:,}; mcore does"
     found.unless(steps == 0 or every <= steps, "train.val_every_steps", every, rule, steps)
+
+
+def rows_in_one_folder(recipe: Recipe, found: Refusals) -> None:
+    """NeMo 2 and Megatron-Bridge look for training.jsonl and validation.jsonl in one folder, and count steps."""
+    task, data = recipe.alignment, recipe.data
+    assert task is not None
+    for name, wanted in (("train", "training.jsonl"), ("validation", "validation.jsonl")):
+        value = getattr(data, name)
+        fits = value is not None and PurePosixPath(value).name == wanted
+        near = () if value is None else (str(PurePosixPath(value).parent / wanted),)
+        found.unless(fits, f"data.{name}", value, f"reads a file named {wanted}; nemo1 reads any", *near)
+    if data.train is not None and data.validation is not None:
+        together = PurePosixPath(data.train).parent == PurePosixPath(data.validation).parent
+        found.unless(together, "data.validation", data.validation, "must lie in the folder of data.train")
+    found.unless(task.shuffle, "task.shuffle", False, "always shuffles; with nemo1 it can be off", True)
+    known = total_steps(recipe) > 0
+    rule = "needs a number of steps: set data.train_samples to convert train.epochs"
+    found.unless(known, "data.train_samples", data.train_samples, rule)
 
 
 def kept_by(tool: str, recipe: Recipe) -> list[str]:

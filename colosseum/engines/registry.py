@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from colosseum.engines.base import Engine
+from colosseum.engines.bridge.engine import BridgeEngine
 from colosseum.engines.mcore.engine import McoreEngine
 from colosseum.engines.megatron_lm.engine import MegatronLmEngine
 from colosseum.engines.nemo1.engine import Nemo1Engine
@@ -12,7 +13,7 @@ from colosseum.engines.nemo2.engine import Nemo2Engine
 from colosseum.recipe.schema import Recipe
 
 ENGINES: Mapping[str, Engine] = {
-    engine.name: engine for engine in (McoreEngine(), MegatronLmEngine(), Nemo1Engine(), Nemo2Engine())
+    engine.name: engine for engine in (McoreEngine(), MegatronLmEngine(), Nemo1Engine(), Nemo2Engine(), BridgeEngine())
 }
 
 

@@ -38,7 +38,7 @@ Token = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 Duration = Annotated[str, StringConstraints(max_length=32), AfterValidator(checked_duration)]
 EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
 
-EngineName = Literal["mcore", "megatron-lm", "nemo1", "nemo2"]
+EngineName = Literal["mcore", "megatron-lm", "nemo1", "nemo2", "bridge"]
 DEFAULT_ENGINE: EngineName = "mcore"
 
 

@@ -14,7 +14,7 @@ ARGS = """--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 1
 
 def test_engines_say_what_each_can_run(cli: Cli) -> None:
     rows = {row["name"]: row for row in json.loads(cli("engines", "--json").out)["engines"]}
-    assert set(rows) == {"mcore", "megatron-lm", "nemo1", "nemo2"}
+    assert set(rows) == {"mcore", "megatron-lm", "nemo1", "nemo2", "bridge"}
     assert rows["nemo1"]["tasks"] == ["cpt", "sft", "dpo"]
     assert "nemo" in cli("engines").out
 
@@ -24,7 +24,7 @@ def test_engines_of_a_recipe_say_what_keeps_the_others_from_it(cli: Cli) -> None
     done = cli("engines", "colosseum-355b/dpo", "--cluster", "dgx-h100", "--json")
     rows = {row["name"]: row for row in json.loads(done.out)["engines"]}
     assert rows["nemo1"]["can_run"] and rows["mcore"]["can_run"]
-    for engine in ("megatron-lm", "nemo2"):
+    for engine in ("megatron-lm", "nemo2", "bridge"):
         assert not rows[engine]["can_run"]
         assert "task.kind" in [f["path"] for f in rows[engine]["faults"]]
 

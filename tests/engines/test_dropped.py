@@ -43,6 +43,7 @@ SAME = {
     "megatron-lm": {ONLY_OURS},
     "nemo1": {ONLY_OURS, "stability.hang_timeout"},  # a note says so
     "nemo2": {ONLY_OURS},
+    "bridge": {ONLY_OURS, "model.max_position_embeddings"},  # with RoPE it changes nothing
 }
 SECTIONS = (
     "model tokenizer data batch parallelism recompute precision optimizer train overlap fusion checkpoint stability"

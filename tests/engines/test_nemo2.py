@@ -30,8 +30,9 @@ SHIPPED = {
 }
 
 
-def reference() -> dict[str, set[str]]:
-    lines = [line for line in REFERENCE.read_text().splitlines() if not line.startswith("#")]
+def reference(file: Path = REFERENCE) -> dict[str, set[str]]:
+    """Arguments by call, of a list that was read from the engine's source."""
+    lines = [line for line in file.read_text().splitlines() if not line.startswith("#")]
     return {row["target"]: set(row["arguments"].split()) for row in csv.DictReader(lines, delimiter="\t")}
 
 
@@ -97,9 +98,11 @@ def test_the_entry_builds_the_tree(rendered: Rendered, tmp_path: Path) -> None:
         },
     }
     launch = rendered("generic", *CPT)
-    (tmp_path / "nemo2_start.py").write_bytes(launch.files["nemo2_start.py"])
+    (tmp_path / "calls_start.py").write_bytes(launch.files["calls_start.py"])
     (tmp_path / "nemo2.json").write_text(json.dumps(tree))
-    done = subprocess.run([sys.executable, "nemo2_start.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "calls_start.py", "nemo2.json"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
     assert json.loads(done.stdout) == {"a": [1, {"b": 3.141592653589793}]}
 
 

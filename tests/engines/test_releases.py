@@ -83,7 +83,13 @@ def test_each_engine_s_job_starts_from_its_own_image(tmp_path: Path) -> None:
         (images[engine],) = re.findall(r"^container=(.*)$", made.script, re.MULTILINE)
         assert made.manifest["container"]["image"] == images[engine].strip("'")
     ours = "/lustre/colosseum/images/colosseum-mcore.sqsh"
-    assert images == {"mcore": ours, "megatron-lm": ours, "nemo1": "'nvcr.io#a/nemo1'", "nemo2": "b/nemo2"}
+    assert images == {
+        "mcore": ours,
+        "megatron-lm": ours,
+        "bridge": ours,
+        "nemo1": "'nvcr.io#a/nemo1'",
+        "nemo2": "b/nemo2",
+    }
 
 
 def test_an_image_on_the_command_line_that_the_engine_s_own_hides_is_refused() -> None:

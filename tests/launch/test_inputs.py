@@ -74,7 +74,7 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path, damage: str) -> None:
     assert "is damaged" in rule or "cannot be read" in rule
 
 
-@pytest.mark.parametrize("engine", ["mcore", "megatron-lm", "nemo1", "nemo2"])
+@pytest.mark.parametrize("engine", ["mcore", "megatron-lm", "nemo1", "nemo2", "bridge"])
 def test_an_empty_folder_is_no_checkpoint_of_any_engine(tmp_path: Path, engine: str) -> None:
     (tmp_path / "empty").mkdir()
     ((path, rule),) = faults(tmp_path, f"checkpoint.from={tmp_path / 'empty'}", f"engine={engine}", *GPU)

@@ -61,7 +61,7 @@ def test_the_gate_between_two_stages(run: RunDir, monkeypatch: pytest.MonkeyPatc
     assert done.stdout.startswith(f"fault  {run.root.name} starts from none"), done.stderr
 
 
-@pytest.mark.parametrize("engine", ["megatron-lm", "nemo1", "nemo2"])
+@pytest.mark.parametrize("engine", ["megatron-lm", "nemo1", "nemo2", "bridge"])
 def test_ranks_of_another_engine(run: RunDir, engine: str) -> None:
     written(run, "debug-8b/cpt-4k-bf16", f"engine={engine}", "precision.moments_dtype=fp32", cluster="dgx-h100")
     lines = (run.bundle / SLURM_SCRIPT).read_text().splitlines()

@@ -1,4 +1,4 @@
-"""What a NeMo 2 launch builds for a resolved recipe, as the tree of calls that ``nemo2_start.py`` makes.
+"""What a NeMo 2 launch builds for a resolved recipe, as the tree of calls that ``calls_start.py`` makes.
 
 Names and arguments are those of nemo_toolkit 2.7.3 and megatron-core; every one that has a default other than ours is
 given. Weights of the model are a GPTConfig's: Nemotron and Llama shapes are instances of it.
@@ -7,8 +7,8 @@ given. Weights of the model are a GPTConfig's: Nemotron and Llama shapes are ins
 from __future__ import annotations
 
 from pathlib import PurePosixPath
-from typing import Any
 
+from colosseum.engines.calls import ACTIVATIONS, DTYPES, Node, call
 from colosseum.engines.foreign import RUN, total_steps
 from colosseum.recipe.derived import nodes_and_ranks
 from colosseum.recipe.schema import Recipe
@@ -18,20 +18,7 @@ LOGS = "nemo"
 """NeMo's log folder inside the run; its checkpoints lie in ``checkpoints`` below."""
 LLM = "nemo.collections.llm"
 LIGHTNING = "nemo.lightning"
-DTYPES = {"bf16": {"name": "torch:bfloat16"}, "fp32": {"name": "torch:float32"}}
-ACTIVATIONS = {
-    "squared_relu": {"name": "megatron.core.activations:squared_relu"},
-    "gelu": {"name": "torch.nn.functional:gelu"},
-    "silu": {"name": "torch.nn.functional:silu"},
-}
 SCHEDULES = {"cosine": "CosineAnnealingScheduler", "constant": "WarmupPolicyScheduler"}
-
-Node = dict[str, Any]
-
-
-def call(target: str, **arguments: Any) -> Node:
-    """A call of ``module:name``."""
-    return {"call": target, "with": arguments}
 
 
 def launch_tree(recipe: Recipe) -> Node:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
-from importlib import resources
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
+from colosseum.engines import calls
 from colosseum.engines.base import NEMO_IMAGE, About, Engine, EngineLaunch, Releases
 from colosseum.engines.foreign import (
     Command,
@@ -15,7 +14,7 @@ from colosseum.engines.foreign import (
     kept_by,
     launch,
     path_faults,
-    total_steps,
+    rows_in_one_folder,
     validates_in_time,
     without_ladder,
 )
@@ -27,6 +26,7 @@ from colosseum.recipe.source import Fresh, FromPath, FromRun, Source
 from colosseum.rundir import RunDir
 from colosseum.units import parse_duration_s
 
+TREE = "nemo2.json"
 SAMPLES = r"consumed_samples=(\d+)(?!.*unfinished)"
 """In the name of a checkpoint folder: NeMo 2 names no step, but the samples until then."""
 CHECKPOINTS = {"folder": f"{LOGS}/checkpoints", "glob": "*", "pattern": SAMPLES}
@@ -63,7 +63,7 @@ class Nemo2Engine(Engine):
         _checkpoint(recipe, found)
         validates_in_time(recipe, found)
         if kind == "sft":
-            _sft(recipe, found)
+            rows_in_one_folder(recipe, found)
         return found.found
 
     def notes(self, recipe: Recipe) -> list[str]:
@@ -72,19 +72,17 @@ class Nemo2Engine(Engine):
     def render(self, recipe: Recipe, plan: Plan) -> EngineLaunch:
         command = Command(
             engine="NeMo 2",
-            program="nemo2_start.py",
+            program=calls.PROGRAM,
             home=None,
             image=self.about.image,
-            arguments=(),
+            arguments=(TREE,),
             patterns=LOG,
             first_step=0,
             # MegatronStrategy takes the timeout of its process groups from there.
             env={"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": str(int(parse_duration_s(recipe.stability.hang_timeout)))},
             checkpoints={**CHECKPOINTS, "counts": "samples"},
         )
-        tree = (json.dumps(launch_tree(recipe), indent=2) + "\n").encode()
-        start = resources.files("colosseum.engines.nemo2").joinpath("nemo2_start.py").read_bytes()
-        return launch(recipe, command, {"nemo2.json": tree, "nemo2_start.py": start})
+        return launch(recipe, command, calls.files(TREE, launch_tree(recipe)))
 
     def checkpoints(self, run: RunDir, gbs: int) -> dict[int, Path]:
         found = {}
@@ -132,20 +130,3 @@ def _checkpoint(recipe: Recipe, found: Refusals) -> None:
     found.unless(source == Fresh() or weights, "checkpoint.load", list(checkpoint.load), rule, ["weights"])
     rule = "needs the path of a NeMo 2 checkpoint folder (RUN/nemo/checkpoints/…)"
     found.unless(not isinstance(source, FromRun), "checkpoint.from", str(source), rule)
-
-
-def _sft(recipe: Recipe, found: Refusals) -> None:
-    task, data = recipe.task, recipe.data
-    assert task.kind == "sft"
-    for name, wanted in (("train", "training.jsonl"), ("validation", "validation.jsonl")):
-        value = getattr(data, name)
-        fits = value is not None and PurePosixPath(value).name == wanted
-        near = () if value is None else (str(PurePosixPath(value).parent / wanted),)
-        found.unless(fits, f"data.{name}", value, f"reads a file named {wanted}; nemo1 reads any", *near)
-    if data.train is not None and data.validation is not None:
-        together = PurePosixPath(data.train).parent == PurePosixPath(data.validation).parent
-        found.unless(together, "data.validation", data.validation, "must lie in the folder of data.train")
-    found.unless(task.shuffle, "task.shuffle", False, "always shuffles; with nemo1 it can be off", True)
-    known = total_steps(recipe) > 0
-    rule = "needs a number of steps: set data.train_samples to convert train.epochs"
-    found.unless(known, "data.train_samples", data.train_samples, rule)
