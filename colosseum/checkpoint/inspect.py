@@ -18,6 +18,7 @@ from colosseum.checkpoint.torchdist import METADATA, Index, layer_of, read_index
 from colosseum.errors import ColosseumError, RefusedInput
 from colosseum.recipe.source import run_and_step
 from colosseum.rundir import CHECKPOINT_MARK, checkpoint_folder
+from colosseum.units import format_bytes
 
 Kind = Literal["colosseum", "megatron-lm", "nemo2", "huggingface", "nemo", "unfinished", "unknown"]
 NAMES: dict[str, str] = {
@@ -211,3 +212,23 @@ def find(text: str, run_of: Any) -> Path:
     if wanted is None:
         raise RefusedInput(f"{name} has no complete checkpoint")
     return checkpoint_folder(checkpoints, wanted)
+
+
+def inspected_text(found: Inspected, *, sound: bool) -> str:
+    """The description as lines.
+
+    Args:
+        sound: every byte was read, and all checksums are correct.
+    """
+    lines = [f"{found.path}: {NAMES[found.kind]}, {format_bytes(found.bytes)}"]
+    lines += [f"  {name}: {_text(value)}" for name, value in found.facts.items() if value not in (None, {}, [])]
+    lines += [f"  {name} {list(shape)} {dtype}" for name, (shape, dtype) in found.tensors.items()]
+    return "\n".join([*lines, *(["all checksums are correct"] if sound else [])])
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{k} {_text(v)}" for k, v in value.items() if v is not None)
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

@@ -7,12 +7,11 @@ from typing import Annotated
 
 import typer
 
-from colosseum.cli.output import Json, Runs, columns, emit, note, stdout
+from colosseum.cli.output import Json, Runs, emit, note
 from colosseum.errors import RefusedInput
 from colosseum.launch.runs.jobs import runs_folder
 from colosseum.launch.runs.submit import find_run
-from colosseum.launch.trials.calibration import KINDS, changes, fit, fit_to_run, measure_here, read_measured, write
-from colosseum.planning.calibration import Fitted
+from colosseum.launch.trials.calibration import KINDS, fit, fit_to_run, measure_here, read_measured, write
 from colosseum.planning.constants import read_calibration
 
 Only = Annotated[
@@ -69,22 +68,7 @@ def calibrate(
     if source is not None:
         fitted = fit_to_run(find_run(source, runs_folder(runs, None)), begin)
     else:
-        found = read_measured(measured) if measured is not None else measure_here(only, note)
-        fitted = fit(found, hardware, begin)
-    made = fitted.calibration
-    target = out or Path(f"calibration-{made.hardware}.yaml")
-    write(target, fitted)
-    changed = changes(made, begin)
-    constants = {name: new for name, (_, new) in changed.items()}
-    named = {"schema": "colosseum.calibrated/1", "file": str(target), "name": made.name, "hash": made.hash}
-    result = {**named, "constants": constants, "errors": dict(fitted.errors)}
-    emit(as_json, result, lambda: _show(fitted, changed, target))
-
-
-def _show(fitted: Fitted, changed: dict[str, tuple[float, float]], target: Path) -> None:
-    out = stdout()
-    rows = [(name, f"{before:.4g}", f"{after:.4g}") for name, (before, after) in changed.items()]
-    out.print(columns(rows, ("constant", "before", "now"), pad_edge=False))
-    for kind, error in fitted.errors.items():
-        out.print(f"{kind}: median error of the fit {error:.1%}", highlight=False)
-    out.print(f"wrote {target}; use it with: colosseum plan RECIPE --calibration {target}", soft_wrap=True)
+        document = read_measured(measured) if measured is not None else measure_here(only, note)
+        fitted = fit(document, hardware, begin)
+    made = write(out, fitted, begin)
+    emit(as_json, made.as_json(), made.text)

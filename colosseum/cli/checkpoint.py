@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
-from colosseum.checkpoint.inspect import NAMES, Inspected, damaged
+from colosseum.checkpoint.inspect import damaged, inspected_text
 from colosseum.checkpoint.inspect import inspect as inspected
 from colosseum.checkpoint.proof import PROBE, grow
 from colosseum.cli.arguments import CheckpointWord
@@ -17,7 +17,6 @@ from colosseum.cli.checkpoint_kept import average, copy, prune
 from colosseum.cli.checkpoint_probe import probe
 from colosseum.cli.output import Json, Runs, emit, note, say
 from colosseum.errors import RunFailed
-from colosseum.units import format_bytes
 
 app = typer.Typer(no_args_is_help=True)
 app.command("import")(import_)
@@ -47,26 +46,7 @@ def inspect(
     bad = damaged(folder) if verify else []
     failure = RunFailed(f"{folder} is damaged: {', '.join(bad)} changed since it was written") if bad else None
     result = {"schema": "colosseum.inspected/1", **found.as_json(), **({"damaged": bad} if verify else {})}
-    emit(as_json, result, lambda: _show(found, sound=verify and not bad), failure)
-
-
-def _show(found: Inspected, *, sound: bool) -> None:
-    say(f"{found.path}: {NAMES[found.kind]}, {format_bytes(found.bytes)}")
-    for name, value in found.facts.items():
-        if value not in (None, {}, []):
-            say(f"  {name}: {_text(value)}")
-    for name, (shape, dtype) in found.tensors.items():
-        say(f"  {name} {list(shape)} {dtype}")
-    if sound:
-        say("all checksums are correct")
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{k} {_text(v)}" for k, v in value.items() if v is not None)
-    if isinstance(value, list):
-        return ", ".join(map(str, value))
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    emit(as_json, result, lambda: inspected_text(found, sound=verify and not bad), failure)
 
 
 @app.command()

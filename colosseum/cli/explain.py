@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 from colosseum.cli.arguments import plain_and_overrides, words_argument
-from colosseum.cli.output import Cluster, Json, columns, emit, facts, stdout, warn
-from colosseum.engines.explain import Explained, explained
-from colosseum.engines.fields import COLUMNS, cell_text
+from colosseum.cli.output import Cluster, Json, emit, warn
+from colosseum.engines.explain import explained, field_text, fields_text
 from colosseum.errors import Fault, RefusedInput
-from colosseum.recipe.compare import KINDS
-from colosseum.recipe.describe import text_of
 from colosseum.recipe.load import load
 
 Words = Annotated[
@@ -36,32 +33,4 @@ def explain(words: Words, cluster: Cluster = None, as_json: Json = False) -> Non
     fields = explained(loaded, key)
     result = {"schema": "colosseum.explanation/1", "recipe": name, "fields": [field.as_json() for field in fields]}
     one = fields[0] if [field.doc.path for field in fields] == [key] else None
-    emit(as_json, result, lambda: _show_table(fields) if one is None else _show_one(one))
-
-
-def _show_one(field: Explained) -> None:
-    doc, kind = field.doc, field.changes
-    rows = [(doc.path, text_of(field.value))]
-    if doc.meaning:
-        rows.append(("meaning", doc.meaning))
-    default = "no default: required" if doc.required else text_of(doc.default)
-    rows += [("legal", doc.legal), ("default", default)]
-    for number, setting in enumerate(field.set_by, 1):
-        rows.append(("set by" if number == 1 else "", f"{number}. {setting.where}: {text_of(setting.value)}"))
-    if not field.set_by:
-        rows.append(("set by", "not set: the default applies"))
-    rows += [("a change is", f"{kind}: {KINDS[kind]}"), ("read by", field.read_by)]
-    rows += [(title, cell_text(field.names.names[column])) for column, title in COLUMNS.items()]
-    if field.names.note:
-        rows.append(("note", field.names.note))
-    stdout().print(facts(rows))
-
-
-def _show_table(fields: list[Explained]) -> None:
-    rows: list[tuple[str, ...]] = []
-    for before, field in zip([fields[0], *fields], fields, strict=False):
-        doc = field.doc
-        if doc.section != before.doc.section:
-            rows.append(())
-        rows.append((doc.path, text_of(field.value), doc.legal, doc.meaning))
-    stdout().print(columns(rows, ("field", "value", "legal", "meaning"), pad_edge=False))
+    emit(as_json, result, lambda: fields_text(fields) if one is None else field_text(one))

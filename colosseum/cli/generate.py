@@ -5,21 +5,17 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from colosseum.cli.arguments import CheckpointWord
 from colosseum.cli.checkpoint_hf import checkpoint_of, needs_torch
 from colosseum.cli.output import Cluster, Runs, counter, note, refuse_existing, write_file
-from colosseum.data.align.jsonl import BadRow
-from colosseum.data.align.prompts import Translator, assistant_says, read_prompts, user_says
+from colosseum.data.align.prompts import read_prompts
 from colosseum.errors import RefusedInput
-from colosseum.runtime.generation.answering import answer_in_parts, answers_of, ids_of, loaded, translator_of
-from colosseum.terminal import clean
-
-if TYPE_CHECKING:
-    from colosseum.runtime.generation.engine import Engine
+from colosseum.runtime.generation.answering import answer_rows, ids_of, loaded, translator_of
+from colosseum.runtime.generation.chat import chat_in_terminal
 
 MaxTokens = Annotated[int, typer.Option(min=1, help="Maximum tokens of a response.")]
 Temperature = Annotated[float, typer.Option(min=0, max=100, help="0: always the most likely token.")]
@@ -72,18 +68,13 @@ def generate(
         if chat and not translator.can_chat:
             raise RefusedInput("the checkpoint was not trained on chats: omit --chat to continue your text")
         with loaded(folder, translator, note, as_trained=as_trained) as engine:
-            _talk(engine, translator, sampling)
+            chat_in_terminal(engine, translator, sampling)
         return
     rows = read_prompts(prompts, as_chat=chat)
     ids = ids_of(translator, prompts, rows)
-    found: list[dict[str, Any]] = [{} for _ in rows]
     with loaded(folder, translator, note, as_trained=as_trained) as engine:
-        show = counter()
-        for done, (number, answer) in enumerate(answers_of(engine, translator, ids, sampling, batch_size), 1):
-            found[number] = {**rows[number].content, **answer}
-            show(f"{done:,} of {len(rows):,} answered")
-        show("")
-    _write(found, out)
+        answered = answer_rows(engine, translator, rows, ids, sampling, batch_size, counter())
+    _write(answered, out)
 
 
 def _write(rows: list[dict[str, Any]], out: Path | None) -> None:
@@ -92,43 +83,3 @@ def _write(rows: list[dict[str, Any]], out: Path | None) -> None:
         sys.stdout.write(text)
     else:
         write_file(out, text)
-
-
-# --- in a terminal -----------------------------------------------------------------------------------------------
-
-
-def _talk(engine: Engine, translator: Translator, settings: dict[str, Any]) -> None:
-    """Reads user lines and prints responses until end of input. Without chat training it continues the texts."""
-    note("an empty line starts a new chat, Ctrl-D ends" if translator.can_chat else "Ctrl-D ends")
-    before = None
-    while (line := _line()) is not None:
-        if not line:
-            before = None
-            continue
-        try:
-            if not translator.can_chat:
-                _spoken(engine, translator, translator.ids(line), settings)
-                continue
-            said = user_says(line, before)
-            before = assistant_says(_spoken(engine, translator, translator.ids(said), settings), said)
-        except BadRow as bad:
-            note(bad.reason)
-
-
-def _line() -> str | None:
-    try:
-        return input("> ").strip()
-    except EOFError:
-        return None
-
-
-def _spoken(engine: Engine, translator: Translator, ids: list[int], settings: dict[str, Any]) -> str:
-    """Generates a response and prints it as it grows."""
-
-    def show(text: str) -> None:
-        sys.stdout.write(clean(text))
-        sys.stdout.flush()
-
-    text = answer_in_parts(engine, translator, ids, settings, show)
-    sys.stdout.write("\n")
-    return text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -13,15 +12,13 @@ import typer
 from colosseum.cli.output import Cluster, Json, Runs, emit, note, say, warn
 from colosseum.launch.runs.jobs import LIVE, job_of, jobs_of, pick_run, runs_folder, runs_under
 from colosseum.launch.runs.report import attempts_text, job_text, jobs_text
-from colosseum.monitor.logs import Reader, log_files
+from colosseum.monitor.logs import read_logs
 from colosseum.monitor.watch import history as attempts_of
 from colosseum.rundir import RunDir
 from colosseum.terminal import clean
 
 app = typer.Typer(no_args_is_help=True)
 Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, its name, or a unique part of its name.")]
-POLL_S = 1.0
-ASK_EVERY_S = 10.0
 
 
 @app.callback()
@@ -66,21 +63,13 @@ def logs(
 ) -> None:
     """Print the logs of the job script and of one rank."""
     place = _pick(run, runs, cluster)
-    reader, shown, polled_s = Reader(lines), None, time.monotonic()
-    last_look = not follow
-    while True:
-        for path, text in reader.new(log_files(place, rank, attempt)):
-            if path != shown:
-                say(f"==> {path.relative_to(place.root)}")
-                shown = path
-            sys.stdout.write(clean(text))
+    for text in read_logs(place, rank, attempt, lines, ended_if=_ended if follow else None):
+        sys.stdout.write(clean(text))
         sys.stdout.flush()
-        if last_look:
-            return
-        if time.monotonic() - polled_s >= ASK_EVERY_S:
-            last_look, polled_s = job_of(place).word not in LIVE, time.monotonic()
-        else:
-            time.sleep(POLL_S)
+
+
+def _ended(run: RunDir) -> bool:
+    return job_of(run).word not in LIVE
 
 
 @app.command()

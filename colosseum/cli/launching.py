@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Mapping
-from typing import Any, TextIO
+from typing import Any
 
 import typer
 
-from colosseum.bundle import read_bundle
 from colosseum.cli.output import emit, note, say, warn
 from colosseum.errors import RunFailed
 from colosseum.launch.runs.control import resume
 from colosseum.launch.runs.ending import ending_of
+from colosseum.launch.runs.report import size_text
 from colosseum.launch.runs.request import Continued, NewRun, placing
 from colosseum.launch.runs.submit import launch
 from colosseum.launch.schedulers.base import Foreground, Scheduler, Submission
 from colosseum.launch.schedulers.registry import scheduler_of
 from colosseum.launch.stopwatch import reading
 from colosseum.launch.trials.shakedown import shakedown_of
-from colosseum.monitor.progress import progress_line
-from colosseum.recipe import derived
+from colosseum.monitor.progress import Progress
 from colosseum.recipe.schema import Recipe
 from colosseum.rundir import RunDir
-from colosseum.terminal import clean
-from colosseum.units import format_duration
 
 RUN_SCHEMA = "colosseum.run/1"
 EXIT_INTERRUPTED = 130
-LINE_EVERY_S = 1.0
 
 
 def launch_new(new: NewRun, as_json: bool, *, shakedown: bool = False) -> None:
@@ -41,7 +36,7 @@ def launch_new(new: NewRun, as_json: bool, *, shakedown: bool = False) -> None:
             small = shakedown_of(new.compiled, new.runs)
             first, its = launch(small, scheduler, new.runs, shown=new.shown)
             after.append(its.job_id)
-            note(f"shakedown submitted as job {its.job_id}: {_size(first, small.recipe)}\nrun {first.root}")
+            note(f"shakedown submitted as job {its.job_id}: {size_text(first, small.recipe)}\nrun {first.root}")
         run, submission = launch(new.compiled, scheduler, new.runs, shown=new.shown, after=after)
     bundle = new.compiled
     report(run, submission, scheduler, bundle.recipe, bundle.manifest, as_json)
@@ -94,7 +89,7 @@ def report(
 
 def _submitted(run: RunDir, submission: Submission, recipe: Recipe) -> None:
     name = run.root.name
-    say(f"submitted as job {submission.job_id}: {_size(run, recipe)}\nrun {run.root}")
+    say(f"submitted as job {submission.job_id}: {size_text(run, recipe)}\nrun {run.root}")
     say(f"next: colosseum jobs status {name}, jobs logs -f {name}, jobs cancel {name}")
 
 
@@ -102,35 +97,3 @@ def say_seconds() -> None:
     """With -v: where the seconds went until now."""
     if (line := reading()) is not None:
         note(line)
-
-
-def _size(run: RunDir, recipe: Recipe) -> str:
-    """What a job takes and what is expected of it, in one line."""
-    plan = read_bundle(run.bundle).plan
-    nodes, ranks = derived.nodes_and_ranks(recipe)
-    text = f"{nodes:,} node{'s' * (nodes > 1)} x {ranks} rank{'s' * (ranks > 1)}, {plan.layout.text}"
-    if plan.step_time_s is not None:
-        text += f", {format_duration(plan.step_time_s)} per step"
-    return text if plan.days is None else f"{text}, {format_duration(plan.days * 86400)} in total"
-
-
-class Progress:
-    """Lines of a run that is being followed: every validation and save, training steps about once a second."""
-
-    def __init__(self, out: TextIO) -> None:
-        self._out = out
-        self._shown_at = 0.0
-
-    def say(self, text: str) -> None:
-        self._out.write(f"{clean(text)}\n")
-        self._out.flush()
-
-    def row(self, row: Mapping[str, Any]) -> None:
-        """One row of metrics.jsonl."""
-        now = time.monotonic()
-        if row.get("kind") == "train":
-            if now - self._shown_at < LINE_EVERY_S:
-                return
-            self._shown_at = now
-        if text := progress_line(row):
-            self.say(text)

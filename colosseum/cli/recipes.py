@@ -17,7 +17,7 @@ def recipes(as_json: Json = False) -> None:
     """List the shipped recipes."""
     rows = [(name, describe_recipe(name)) for name in shipped_recipes()]
     result = {"schema": "colosseum.recipes/1", "recipes": [{"name": n, "summary": s} for n, s in rows]}
-    emit(as_json, result, lambda: stdout().print(facts(rows)))
+    emit(as_json, result, lambda: facts(rows))
 
 
 def show(
@@ -64,23 +64,11 @@ def validate(words: RecipeWords, cluster: Cluster = None, as_json: Json = False)
     All errors are reported at once, each with its location, its rule and the nearest legal values; then what the
     recipe's engine does not support, with an engine that does.
     """
-    from colosseum.engines.planned import resolved
-    from colosseum.engines.registry import cannot_train, engine_of
-    from colosseum.launch.bundles.compile import faults
-    from colosseum.launch.bundles.inputs import tokenizer_faults
-    from colosseum.launch.runs.request import placing
+    from colosseum.launch.runs.validate import validated
 
     name, overrides = recipe_and_overrides(words)
     loaded = load(name, overrides, cluster=cluster)
-    recipe = resolved(loaded.recipe)
-    engine = engine_of(recipe.engine)
-    with placing(loaded.origins):
-        found = [*faults(recipe), *tokenizer_faults(recipe)]
-        if sentence := cannot_train(recipe):
-            found.append(Fault(path="task.kind", value=recipe.task.kind, rule=sentence, nearest=engine.about.tasks))
-        if found:
-            raise RefusedInput(found)
-    warnings = [*loaded.warnings, *engine.notes(recipe)]
+    warnings = validated(loaded)
     warn(warnings)
     result = {"schema": "colosseum.validation/1", "name": name, "valid": True, "warnings": warnings}
-    emit(as_json, result, lambda: stdout().print(f"{name} is valid", markup=False))
+    emit(as_json, result, lambda: f"{name} is valid")

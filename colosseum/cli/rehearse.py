@@ -6,17 +6,16 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
 from colosseum.cli.arguments import RecipeWords, recipe_and_overrides
-from colosseum.cli.output import Cluster, Json, Runs, columns, emit, note, stdout, warn
+from colosseum.cli.output import Cluster, Json, Runs, emit, note, warn
 from colosseum.errors import RunFailed
 from colosseum.launch.runs.submit import runs_root
-from colosseum.launch.trials import rehearsal
+from colosseum.launch.trials.rehearsal import rehearse as rehearsed
+from colosseum.launch.trials.report import rehearsal_text
 from colosseum.recipe.load import load
 
 Ranks = Annotated[int, typer.Option("--ranks", metavar="N", help="Number of processes, 2 to 8.")]
-_STYLES = {"kept": "green", "scaled": "yellow", "dropped": "red"}
 
 
 def rehearse(
@@ -26,7 +25,7 @@ def rehearse(
     name, overrides = recipe_and_overrides(words)
     loaded = load(name, overrides, cluster=cluster)
     warn(loaded.warnings)
-    result = rehearsal.rehearse(
+    result = rehearsed(
         loaded.recipe,
         runs_root(runs, loaded.recipe.cluster).resolve(),
         shown=name,
@@ -36,16 +35,4 @@ def rehearse(
     )
     failed = [check.name for check in result.checks if not check.passed]
     failure = None if result.passed else RunFailed(f"the rehearsal of {name} failed: {'; '.join(failed)}")
-    emit(as_json, result.as_json(), lambda: _show(result), failure)
-
-
-def _show(result: rehearsal.Rehearsal) -> None:
-    out = stdout()
-    decided = [(d.what, d.before, d.after, Text(d.verdict, style=_STYLES[d.verdict]), d.why) for d in result.decisions]
-    out.print(columns(decided, ("", "recipe", "here", "", "why"), padding=(0, 1), pad_edge=False))
-    out.print()
-    marks = {True: Text("passed", style="green"), False: Text("FAILED", style="bold red")}
-    out.print(columns([(c.name, marks[c.passed], c.detail) for c in result.checks], padding=(0, 1), pad_edge=False))
-    out.print()
-    word = "passed" if result.passed else "failed"
-    out.print(f"rehearsal of {result.recipe} {word} in {result.time_s:.0f} s: {result.runs[0].root}", soft_wrap=True)
+    emit(as_json, result.as_json(), lambda: rehearsal_text(result), failure)

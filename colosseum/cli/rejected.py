@@ -9,9 +9,9 @@ import typer
 
 from colosseum.cli.checkpoint_hf import checkpoint_of, needs_torch
 from colosseum.cli.generate import BatchSize, MaxTokens, Seed, TopP
-from colosseum.cli.output import Cluster, Json, Runs, counter, emit, note, refuse_existing, say, warn
+from colosseum.cli.output import Cluster, Json, Runs, counter, emit, note, refuse_existing, warn
 from colosseum.data.align.endpoint import Endpoint, key_in
-from colosseum.data.align.rejected import EndpointAnswerer, digest, kept, read_questions, write_pairs
+from colosseum.data.align.rejected import Answerer, EndpointAnswerer, answer_pairs, read_questions
 from colosseum.errors import RefusedInput
 from colosseum.runtime.generation.answering import CheckpointAnswerer
 
@@ -54,7 +54,7 @@ def generate_rejected(
         raise RefusedInput("give --from RUN|CHECKPOINT, or --endpoint URL with --model NAME")
     questions = read_questions(data)
     settings = {"max_tokens": max_tokens, "temperature": temperature, "top_p": top_p, "seed": seed}
-    answerer: CheckpointAnswerer | EndpointAnswerer
+    answerer: Answerer
     if source is not None:
         if key_from is not None:
             raise RefusedInput("--key-from needs --endpoint")
@@ -63,25 +63,10 @@ def generate_rejected(
         answerer = CheckpointAnswerer(folder, note, data, questions)
     else:
         answerer = EndpointAnswerer(_endpoint(str(endpoint), str(model), key_from, timeout))
-    with kept(out, [digest(data), answerer.identity, settings]) as answers:
-        missing = [q for q in questions if q.row not in answers.found]
-        show = counter()
-        if missing:
-            for row, text, finish in answerer.answers(missing, settings, batch_size):
-                answers.add(row, text, finish)
-                show(f"{len(answers.found):,} of {len(questions):,} answered")
-            show("")
-        written = write_pairs(out, questions, answers, answerer.tokens)
-
-    def report() -> None:
-        say(f"{out}: {written.pairs:,} pairs")
-        if written.same:
-            say(f"left out: {written.same:,} rows whose answer is empty or the chosen one")
-        if written.cut:
-            say(f"{written.cut:,} rejected answers end at --max-tokens {max_tokens:,}")
+    written = answer_pairs(out, data, questions, answerer, settings, batch_size, counter())
 
     figures = {"pairs": written.pairs, "left_out": written.same, "cut": written.cut}
-    emit(as_json, {"schema": SCHEMA, "file": str(out), **figures}, report)
+    emit(as_json, {"schema": SCHEMA, "file": str(out), **figures}, lambda: written.text(out, max_tokens))
 
 
 def _endpoint(url: str, model: str, key_from: str | None, timeout: float) -> Endpoint:

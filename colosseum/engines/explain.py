@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from colosseum.engines.fields import Names, names_of
+from rich.table import Table
+
+from colosseum.console import columns, facts
+from colosseum.engines.fields import COLUMNS, Names, cell_text, names_of
 from colosseum.errors import Fault, RefusedInput
-from colosseum.recipe.compare import Kind, kind_of
-from colosseum.recipe.describe import READERS, FieldDoc, catalogue, plain
+from colosseum.recipe.compare import KINDS, Kind, kind_of
+from colosseum.recipe.describe import READERS, FieldDoc, catalogue, plain, text_of
 from colosseum.recipe.load import Loaded
 from colosseum.recipe.override import nearest
 from colosseum.recipe.provenance import Setting
@@ -77,3 +80,33 @@ def _values(value: Any, path: str) -> dict[str, Any]:
     for key, item in value.items():
         found |= _values(item, f"{path}.{key}" if path else key)
     return found
+
+
+def field_text(field: Explained) -> Table:
+    """All that is known of one field."""
+    doc, kind = field.doc, field.changes
+    rows = [(doc.path, text_of(field.value))]
+    if doc.meaning:
+        rows.append(("meaning", doc.meaning))
+    default = "no default: required" if doc.required else text_of(doc.default)
+    rows += [("legal", doc.legal), ("default", default)]
+    for number, setting in enumerate(field.set_by, 1):
+        rows.append(("set by" if number == 1 else "", f"{number}. {setting.where}: {text_of(setting.value)}"))
+    if not field.set_by:
+        rows.append(("set by", "not set: the default applies"))
+    rows += [("a change is", f"{kind}: {KINDS[kind]}"), ("read by", field.read_by)]
+    rows += [(title, cell_text(field.names.names[column])) for column, title in COLUMNS.items()]
+    if field.names.note:
+        rows.append(("note", field.names.note))
+    return facts(rows)
+
+
+def fields_text(fields: Sequence[Explained]) -> Table:
+    """A line for each field."""
+    rows: list[tuple[str, ...]] = []
+    for before, field in zip([fields[0], *fields], fields, strict=False):
+        doc = field.doc
+        if doc.section != before.doc.section:
+            rows.append(())
+        rows.append((doc.path, text_of(field.value), doc.legal, doc.meaning))
+    return columns(rows, ("field", "value", "legal", "meaning"), pad_edge=False)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from colosseum.reading import Unreadable, open_regular
 from colosseum.rundir import RunDir
 
 READ_BYTES = 1 << 20
+POLL_S = 1.0
+ASK_EVERY_S = 10.0
 TAIL_BYTES, TAIL_BYTES_A_LINE = 1 << 22, 1 << 10
 """Last lines are looked for in so much of a file's end, or in so much for each of them."""
 
@@ -62,6 +65,32 @@ class Reader:
                 if path not in self._passed_over:
                     self._passed_over.add(path)
                     yield path, f"({error})\n"
+
+
+def read_logs(
+    run: RunDir, rank: int, attempt: int | None, last_lines: int, *, ended_if: Callable[[RunDir], bool] | None
+) -> Iterator[str]:
+    """The logs of the job and of one rank, each headed by its name.
+
+    Args:
+        attempt: of the rank; None = the newest.
+        last_lines: of each file that is there at first.
+        ended_if: says whether the run has ended: until then new lines follow; None = only what is there now.
+    """
+    reader, shown, asked_s = Reader(last_lines), None, time.monotonic()
+    last_look = ended_if is None
+    while True:
+        for path, text in reader.new(log_files(run, rank, attempt)):
+            if path != shown:
+                yield f"==> {path.relative_to(run.root)}\n"
+                shown = path
+            yield text
+        if last_look:
+            return
+        if ended_if is not None and time.monotonic() - asked_s >= ASK_EVERY_S:
+            last_look, asked_s = ended_if(run), time.monotonic()
+        else:
+            time.sleep(POLL_S)
 
 
 def last_lines(path: Path, count: int) -> list[str]:

@@ -1,11 +1,15 @@
-"""One row of metrics.jsonl as a line that reads well in a terminal and in a log file."""
+"""A run that is being followed: its rows of metrics.jsonl as lines for a terminal or a log file."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TextIO
 
+from colosseum.terminal import clean
 from colosseum.units import format_bytes, format_duration
+
+LINE_EVERY_S = 1.0
 
 
 def progress_line(row: Mapping[str, Any]) -> str:
@@ -28,3 +32,25 @@ def progress_line(row: Mapping[str, Any]) -> str:
         text += f"  {format_bytes(size)}" if isinstance(size, int | float) else ""
         return head + text + (f" in {format_duration(took)}" if isinstance(took, int | float) else "")
     return ""
+
+
+class Progress:
+    """Lines of a run that is being followed: every validation and save, training steps about once a second."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._shown_at = 0.0
+
+    def say(self, text: str) -> None:
+        self._out.write(f"{clean(text)}\n")
+        self._out.flush()
+
+    def row(self, row: Mapping[str, Any]) -> None:
+        """One row of metrics.jsonl."""
+        now = time.monotonic()
+        if row.get("kind") == "train":
+            if now - self._shown_at < LINE_EVERY_S:
+                return
+            self._shown_at = now
+        if text := progress_line(row):
+            self.say(text)

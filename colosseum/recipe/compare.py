@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from rich.console import RenderableType
+from rich.text import Text
+
+from colosseum.console import columns
+from colosseum.recipe.describe import text_of
 from colosseum.recipe.schema import Recipe
 
 Kind = Literal["numerics", "performance", "operations"]
@@ -93,3 +98,18 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
             yield from _leaves(item, f"{path}.{number}")
     else:
         yield path, value
+
+
+def differences_text(found: Sequence[Difference], first: str, second: str) -> list[RenderableType]:
+    """A table for each kind of difference, headed by what the recipes are called."""
+    parts: list[RenderableType] = []
+    for kind, meaning in KINDS.items():
+        rows = [(d.path, _text(d.first), Text(_text(d.second), style="bold")) for d in found if d.kind == kind]
+        if rows:
+            parts.append(Text(kind, style="bold").append(f": {meaning}", style="not bold"))
+            parts += [columns(rows, ("field", first, second), pad_edge=False), ""]
+    return parts or ["no difference"]
+
+
+def _text(value: object) -> str:
+    return "" if value == ABSENT else text_of(value)

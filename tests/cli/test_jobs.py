@@ -84,7 +84,7 @@ def test_jobs_that_are_refused(cli: Cli, ran: str) -> None:
 
 
 def test_a_failed_run_is_started_again(cli: Cli, ran: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("colosseum.cli.jobs.ASK_EVERY_S", 1.0)
+    monkeypatch.setattr("colosseum.monitor.logs.ASK_EVERY_S", 1.0)
     (failed,) = (p for p in Path("runs").iterdir() if p.name != ran)
     Path("b/program.py").write_text(GOOD)
     # By a process of its own, which the run outlives.

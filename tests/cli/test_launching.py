@@ -309,7 +309,7 @@ def test_all_that_a_run_leaves_has_the_modes_of_its_cluster_file(
     inputs: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, umask: int, readers: str, folder: int, file: int
 ) -> None:
     """Also what the ranks write and what a second start adds, whatever the umask of who starts it."""
-    monkeypatch.setattr("colosseum.cli.jobs.ASK_EVERY_S", 1.0)
+    monkeypatch.setattr("colosseum.monitor.logs.ASK_EVERY_S", 1.0)
     before = os.umask(umask)
     try:
         words = (f"cluster.paths.readable_by={readers}",)

@@ -9,12 +9,12 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 from colosseum.atomic import write_whole
 from colosseum.data.align.endpoint import Endpoint
@@ -166,6 +166,15 @@ class Written:
     cut: int
     """Pairs whose rejected side ended at max_tokens."""
 
+    def text(self, out: Path, max_tokens: int) -> str:
+        """The counts as lines."""
+        lines = [f"{out}: {self.pairs:,} pairs"]
+        if self.same:
+            lines.append(f"left out: {self.same:,} rows whose answer is empty or the chosen one")
+        if self.cut:
+            lines.append(f"{self.cut:,} rejected answers end at --max-tokens {max_tokens:,}")
+        return "\n".join(lines)
+
 
 def write_pairs(out: Path, questions: Iterable[Question], answers: Answers, tokens: ChatTokens) -> Written:
     """Writes the pairs in the data's order, atomically; then deletes the partial file.
@@ -194,6 +203,43 @@ def digest(path: Path) -> str:
     """sha256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class Answerer(Protocol):
+    """Who generates the rejected side."""
+
+    tokens: ChatTokens
+    identity: str
+    """Differs where the responses would."""
+
+    def answers(
+        self, questions: list[Question], settings: dict[str, Any], batch_size: int
+    ) -> Iterator[tuple[int, str, str]]:
+        """Row, text and finish reason of each response, in any order."""
+        ...
+
+
+def answer_pairs(
+    out: Path,
+    data: Path,
+    questions: list[Question],
+    answerer: Answerer,
+    settings: dict[str, Any],
+    batch_size: int,
+    progress: Callable[[str], None],
+) -> Written:
+    """Generates the responses that earlier calls did not, and writes the pairs.
+
+    Raises:
+        RefusedInput, EnvironmentFault: as ``kept`` and ``write_pairs``.
+    """
+    with kept(out, [digest(data), answerer.identity, settings]) as answers:
+        if missing := [q for q in questions if q.row not in answers.found]:
+            for row, text, finish in answerer.answers(missing, settings, batch_size):
+                answers.add(row, text, finish)
+                progress(f"{len(answers.found):,} of {len(questions):,} answered")
+            progress("")
+        return write_pairs(out, questions, answers, answerer.tokens)
 
 
 class EndpointAnswerer:

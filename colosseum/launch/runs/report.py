@@ -5,16 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rich.console import RenderableType
-from rich.table import Table
-from rich.text import Text
-
+from colosseum.bundle import read_bundle
 from colosseum.console import Listing, columns
 from colosseum.launch.runs.jobs import LIVE, Job
 from colosseum.monitor.watch import Attempt, age_s
+from colosseum.recipe import derived
+from colosseum.recipe.schema import Recipe
 from colosseum.rundir import RunDir
 from colosseum.units import format_duration
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+    from rich.text import Text
 
 STYLES = {
     "running": "green",
@@ -58,6 +63,8 @@ def _cells(job: Job) -> Sequence[str | Text]:
 
 
 def _state(job: Job, reason: str = "") -> Text:
+    from rich.text import Text
+
     return Text(job.word + reason, style=STYLES.get(job.word, ""))
 
 
@@ -112,3 +119,13 @@ def attempts_text(run: RunDir, attempts: Sequence[Attempt]) -> RenderableType:
         rows.append((str(a.number), a.job_id, a.nodes, began, *figures, ended, a.reason))
     headings = ("", "job", "nodes", "started (UTC)", "from", "to", "lost", "ended", "")
     return columns(rows, headings)
+
+
+def size_text(run: RunDir, recipe: Recipe) -> str:
+    """A job's nodes, layout and predicted time, in one line."""
+    plan = read_bundle(run.bundle).plan
+    nodes, ranks = derived.nodes_and_ranks(recipe)
+    text = f"{nodes:,} node{'s' * (nodes > 1)} x {ranks} rank{'s' * (ranks > 1)}, {plan.layout.text}"
+    if plan.step_time_s is not None:
+        text += f", {format_duration(plan.step_time_s)} per step"
+    return text if plan.days is None else f"{text}, {format_duration(plan.days * 86400)} in total"

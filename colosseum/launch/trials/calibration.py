@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import datetime
 import json
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from colosseum.atomic import write_whole
 from colosseum.bundle import read_bundle, to_yaml
+from colosseum.console import columns
 from colosseum.engines.planned import plan
 from colosseum.errors import EnvironmentFault, Fault, RefusedInput
 from colosseum.launch.local.measuring import measure
@@ -18,6 +20,9 @@ from colosseum.planning.calibration import Fitted, fit_measurements, fit_run, me
 from colosseum.planning.constants import Calibration, calibration_for
 from colosseum.recipe.load import load
 from colosseum.rundir import RunDir, latest_rows
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 KINDS = ("gemm", "attention", "memory", "collectives")
 _DEVICES = {
@@ -104,19 +109,56 @@ def fit_to_run(run: RunDir, base: Calibration | None) -> Fitted:
     )
 
 
-def write(target: Path, fitted: Fitted) -> None:
-    """A calibration file, with the measurements it was fitted to."""
-    data = fitted.calibration.as_data()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """A calibration file and what differs in it."""
+
+    path: Path
+    calibration: Calibration
+    changed: Mapping[str, tuple[float, float]]
+    """Constant -> its value before and now, where it is another."""
+    errors: Mapping[str, float]
+    """Kind of measurement -> median relative error of the fit."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "schema": "colosseum.calibrated/1",
+            "file": str(self.path),
+            "name": self.calibration.name,
+            "hash": self.calibration.hash,
+            "constants": {name: now for name, (_, now) in self.changed.items()},
+            "errors": dict(self.errors),
+        }
+
+    def text(self) -> list[RenderableType]:
+        """What changed, how well the measurements are met, how to use the file."""
+        rows = [(name, f"{before:.4g}", f"{now:.4g}") for name, (before, now) in self.changed.items()]
+        return [
+            columns(rows, ("constant", "before", "now"), pad_edge=False),
+            *(f"{kind}: median error of the fit {error:.1%}" for kind, error in self.errors.items()),
+            f"wrote {self.path}; use it with: colosseum plan RECIPE --calibration {self.path}",
+        ]
+
+
+def write(target: Path | None, fitted: Fitted, base: Calibration | None) -> Written:
+    """Writes a calibration file, with the measurements it was fitted to.
+
+    Args:
+        target: None = calibration-HARDWARE.yaml in this folder.
+        base: the calibration that the fit began with; None = the shipped one.
+
+    Raises:
+        EnvironmentFault: the file cannot be written.
+    """
+    made = fitted.calibration
+    target = target or Path(f"calibration-{made.hardware}.yaml")
+    data = made.as_data()
     if fitted.rows:
         data["measurements"] = [dict(row) for row in fitted.rows]
     try:
         write_whole(target, to_yaml(data))
     except OSError as error:
         raise EnvironmentFault(f"cannot write {target}: {error.strerror}") from error
-
-
-def changes(calibration: Calibration, base: Calibration | None) -> dict[str, tuple[float, float]]:
-    """Constant -> its value before and now, where it is another."""
-    before = asdict((base or calibration_for(calibration.hardware)).constants)
-    after = asdict(calibration.constants)
-    return {name: (before[name], value) for name, value in after.items() if value != before[name]}
+    before, now = asdict((base or calibration_for(made.hardware)).constants), asdict(made.constants)
+    changed = {name: (before[name], value) for name, value in now.items() if value != before[name]}
+    return Written(path=target, calibration=made, changed=changed, errors=fitted.errors)

@@ -1,15 +1,19 @@
-"""A sweep as text: its runs before they start, and compared after."""
+"""Trials as text: a sweep's runs before they start and compared after, a rehearsal."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from rich.console import RenderableType
+from rich.text import Text
 
 from colosseum.console import Listing, columns
 from colosseum.launch.runs.request import NewRun
 from colosseum.launch.trials.comparison import Row
+from colosseum.launch.trials.rehearsal import Rehearsal
 from colosseum.launch.trials.sweep import Values, array_option, array_script, words_of
+
+_STYLES = {"kept": "green", "scaled": "yellow", "dropped": "red"}
 
 
 def plan_text(points: Sequence[tuple[Values, NewRun]], at_once: int | None) -> list[RenderableType]:
@@ -44,3 +48,17 @@ def rows_text(rows: Sequence[Row]) -> Listing:
         notes=[row.why for row in rows],
         optional=("run", "step", "MFU"),
     )
+
+
+def rehearsal_text(result: Rehearsal) -> list[RenderableType]:
+    """What the rehearsal changed of the recipe, its checks, its verdict."""
+    decided = [(d.what, d.before, d.after, Text(d.verdict, style=_STYLES[d.verdict]), d.why) for d in result.decisions]
+    marks = {True: Text("passed", style="green"), False: Text("FAILED", style="bold red")}
+    checks = [(c.name, marks[c.passed], c.detail) for c in result.checks]
+    word = "passed" if result.passed else "failed"
+    return [
+        columns(decided, ("", "recipe", "here", "", "why"), padding=(0, 1), pad_edge=False),
+        "",
+        columns(checks, padding=(0, 1), pad_edge=False),
+        f"\nrehearsal of {result.recipe} {word} in {result.time_s:.0f} s: {result.runs[0].root}",
+    ]

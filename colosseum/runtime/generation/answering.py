@@ -78,6 +78,24 @@ def answers_of(
         yield number, {"generated": text, "finish": finish, "tokens": len(tokens)}
 
 
+def answer_rows(
+    engine: Engine,
+    translator: Translator,
+    rows: list[PromptRow],
+    ids: dict[int, list[int]],
+    settings: dict[str, Any],
+    batch_size: int,
+    progress: Callable[[str], None],
+) -> list[dict[str, Any]]:
+    """Each prompt's row with its answer, in the order of the prompts."""
+    found: list[dict[str, Any]] = [{} for _ in rows]
+    for done, (number, answer) in enumerate(answers_of(engine, translator, ids, settings, batch_size), 1):
+        found[number] = {**rows[number].content, **answer}
+        progress(f"{done:,} of {len(rows):,} answered")
+    progress("")
+    return found
+
+
 def answer_in_parts(
     engine: Engine, translator: Translator, ids: list[int], settings: dict[str, Any], show: Callable[[str], None]
 ) -> str:
