@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from colosseum.errors import Fault
 from colosseum.terminal import clean
 
 if TYPE_CHECKING:
@@ -72,6 +74,48 @@ def warn(warnings: Iterable[str]) -> None:
 
     for warning in warnings:
         stderr().print(Text("warning: ", style="bold yellow").append(warning, style="not bold default"))
+
+
+def print_faults(faults: Sequence[Fault]) -> None:
+    """One fault is a sentence; several are a numbered list, each with its place under it."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    console = stderr()
+    if len(faults) > 1:
+        console.print(Text(f"error: {len(faults)} faults", style="bold red"))
+    for fault in faults:
+        head = Text("" if len(faults) > 1 else "error: ", style="bold red")
+        if fault.path:
+            value = "" if fault.value is None else f" = {_value(fault.value)}"
+            head.append(f"{clean(fault.path)}{value}", style="bold default")
+            head.append(": ")
+        head.append(clean(fault.rule), style="not bold default")
+        console.print(Padding(head, (0, 0, 0, 2), expand=False) if len(faults) > 1 else head)
+        below = Text(style="default")
+        if fault.nearest:
+            below.append("nearest: " + ", ".join(_value(n) for n in fault.nearest), style="green")
+        if fault.where:
+            below.append(("  " if fault.nearest else "") + f"[{clean(fault.where)}]", style="dim")
+        if below.plain:
+            console.print(Padding(below, (0, 0, 0, 6 if len(faults) > 1 else 4), expand=False))
+
+
+def print_sentence(text: str) -> None:
+    """An error: its first line, and lines of paths and logs as they are."""
+    from rich.text import Text
+
+    console = stderr()
+    first, *rest = clean(text).split("\n")
+    console.print(Text("error: ", style="bold red").append(first, style="not bold default"))
+    for line in rest:  # paths and lines of logs, to be copied whole
+        console.print(Text(line), soft_wrap=True)
+
+
+def _value(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    text = clean(text)
+    return text if len(text) <= 100 else text[:97] + "..."
 
 
 def counter() -> Callable[[str], None]:

@@ -7,9 +7,10 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
+from rich.table import Table
 from rich.text import Text
 
-from colosseum.cli.output import Json, columns, emit, stdout, warn
+from colosseum.cli.output import Json, columns, emit, warn
 from colosseum.errors import RefusedInput, RunFailed
 from colosseum.recipe.cluster import Cluster as ClusterFile
 from colosseum.recipe.load import cluster_names, load_cluster
@@ -38,16 +39,16 @@ def list_clusters(as_json: Json = False) -> None:
     warn(broken)
     rows = [{"file": name, **cluster.model_dump(mode="json", by_alias=True)} for name, cluster in found]
     result = {"schema": "colosseum.clusters/1", "default": default, "clusters": rows, "warnings": broken}
-    emit(as_json, result, lambda: _show(found, default))
+    emit(as_json, result, lambda: _table(found, default))
 
 
-def _show(found: list[tuple[str, ClusterFile]], default: str) -> None:
+def _table(found: list[tuple[str, ClusterFile]], default: str) -> Table:
     rows = []
     for name, cluster in found:
         nodes = "?" if cluster.nodes is None else f"{cluster.nodes:,}"
         mark = "default" if name == default else ""
         rows.append((name, cluster.scheduler, nodes, str(cluster.gpus_per_node), cluster.paths.runs, mark))
-    stdout().print(columns(rows, ("name", "scheduler", "nodes", "GPUs per node", "runs", "")))
+    return columns(rows, ("name", "scheduler", "nodes", "GPUs per node", "runs", ""))
 
 
 @app.command()
@@ -72,4 +73,4 @@ def check(
     result = {"schema": "colosseum.cluster-check/1", "cluster": name, "passed": not failed}
     result["checks"] = [asdict(c) for c in checks]
     rows = [(MARKS[c.passed], c.name, c.detail) for c in checks]
-    emit(as_json, result, lambda: stdout().print(columns(rows)), failure)
+    emit(as_json, result, lambda: columns(rows), failure)

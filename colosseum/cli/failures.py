@@ -14,7 +14,6 @@ from typing import Any
 import typer
 
 from colosseum.errors import ColosseumError, EnvironmentFault, Fault, RefusedInput
-from colosseum.terminal import clean
 
 ERROR_SCHEMA = "colosseum.error/1"
 EXIT_BUG, EXIT_INTERRUPTED, EXIT_PIPE = 1, 130, 141
@@ -46,7 +45,7 @@ def guarded(command: Callable[[], Any], words: Sequence[str]) -> int:
         return EXIT_PIPE
     except OSError as error:
         if error.filename:
-            return _show(EnvironmentFault(_sentence_of(error)), as_json)
+            return _show(EnvironmentFault(f"{error.filename}: {error.strerror}"), as_json)
         if error.errno in UNWRITABLE:
             _leave_stdout()
             return _show(EnvironmentFault(f"the output could not be written: {error.strerror}"), as_json=False)
@@ -66,13 +65,12 @@ def _show(error: ColosseumError, as_json: bool) -> int:
     if as_json:
         known = {"schema": ERROR_SCHEMA, "exit_code": error.exit_code, "message": str(error)}
         _document(error.as_json() if isinstance(error, RefusedInput) else known)
-    from colosseum.cli.output import stderr
+    from colosseum.console import print_faults, print_sentence
 
-    console = stderr()
     if isinstance(error, RefusedInput):
-        _print_faults(console, error.faults)
+        print_faults(error.faults)
     else:
-        _sentence(console, str(error))
+        print_sentence(str(error))
     return error.exit_code
 
 
@@ -109,49 +107,6 @@ def _bug(error: BaseException, as_json: bool) -> int:
         _document({"schema": ERROR_SCHEMA, "exit_code": EXIT_BUG, "message": message})
     sys.stderr.write(f"error: {message}\n")
     return EXIT_BUG
-
-
-def _print_faults(console: Any, faults: Sequence[Fault]) -> None:
-    """One fault is a sentence; several are a numbered list, each with its place under it."""
-    from rich.padding import Padding
-    from rich.text import Text
-
-    if len(faults) > 1:
-        console.print(Text(f"error: {len(faults)} faults", style="bold red"))
-    for fault in faults:
-        head = Text("" if len(faults) > 1 else "error: ", style="bold red")
-        if fault.path:
-            value = "" if fault.value is None else f" = {_value(fault.value)}"
-            head.append(f"{clean(fault.path)}{value}", style="bold default")
-            head.append(": ")
-        head.append(clean(fault.rule), style="not bold default")
-        console.print(Padding(head, (0, 0, 0, 2), expand=False) if len(faults) > 1 else head)
-        below = Text(style="default")
-        if fault.nearest:
-            below.append("nearest: " + ", ".join(_value(n) for n in fault.nearest), style="green")
-        if fault.where:
-            below.append(("  " if fault.nearest else "") + f"[{clean(fault.where)}]", style="dim")
-        if below.plain:
-            console.print(Padding(below, (0, 0, 0, 6 if len(faults) > 1 else 4), expand=False))
-
-
-def _sentence(console: Any, text: str) -> None:
-    from rich.text import Text
-
-    first, *rest = clean(text).split("\n")
-    console.print(Text("error: ", style="bold red").append(first, style="not bold default"))
-    for line in rest:  # paths and lines of logs, to be copied whole
-        console.print(Text(line), soft_wrap=True)
-
-
-def _value(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    text = clean(text)
-    return text if len(text) <= 100 else text[:97] + "..."
-
-
-def _sentence_of(error: OSError) -> str:
-    return f"{error.filename}: {error.strerror}"
 
 
 def _document(data: dict[str, Any]) -> None:

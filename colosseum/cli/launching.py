@@ -18,7 +18,7 @@ from colosseum.launch.runs.submit import launch
 from colosseum.launch.schedulers.base import Foreground, Scheduler, Submission
 from colosseum.launch.schedulers.registry import scheduler_of
 from colosseum.launch.stopwatch import reading
-from colosseum.launch.trials.shakedown import shakedown_of
+from colosseum.launch.trials.shakedown import submit_shakedown
 from colosseum.monitor.progress import Progress
 from colosseum.recipe.schema import Recipe
 from colosseum.rundir import RunDir
@@ -30,13 +30,9 @@ EXIT_INTERRUPTED = 130
 def launch_new(new: NewRun, as_json: bool, *, shakedown: bool = False) -> None:
     """Makes the run folder, starts it and ends as it ends; with a shakedown, only once that has passed."""
     warn(new.warnings)
-    scheduler, after = scheduler_of(new.compiled.recipe.cluster.scheduler), []
+    scheduler = scheduler_of(new.compiled.recipe.cluster.scheduler)
     with placing(new.origins):
-        if shakedown:
-            small = shakedown_of(new.compiled, new.runs)
-            first, its = launch(small, scheduler, new.runs, shown=new.shown)
-            after.append(its.job_id)
-            note(f"shakedown submitted as job {its.job_id}: {size_text(first, small.recipe)}\nrun {first.root}")
+        after = [submit_shakedown(new, scheduler, note)] if shakedown else []
         run, submission = launch(new.compiled, scheduler, new.runs, shown=new.shown, after=after)
     bundle = new.compiled
     report(run, submission, scheduler, bundle.recipe, bundle.manifest, as_json)

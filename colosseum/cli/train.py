@@ -14,9 +14,9 @@ from colosseum.cli.launching import continue_run, launch_new
 from colosseum.cli.output import Cluster, Json, Runs
 from colosseum.cli.sweep import launch_sweep
 from colosseum.errors import RefusedInput
-from colosseum.launch.runs.request import Continued, NewRun, Request, read
+from colosseum.launch.runs.request import Continued, Request, read
 from colosseum.launch.stopwatch import part, start_reading
-from colosseum.launch.trials.rehearsal import passed_rehearsal
+from colosseum.launch.trials.rehearsal import require_rehearsal
 
 Stage = Annotated[
     str | None,
@@ -142,13 +142,5 @@ def _run(
         continue_run(prepared, as_json)
     else:
         if rehearse_first:
-            _require_rehearsal(prepared)
+            require_rehearsal(prepared.compiled.recipe, prepared.runs, shown=prepared.shown)
         launch_new(prepared, as_json, shakedown=shakedown)
-
-
-def _require_rehearsal(prepared: NewRun) -> None:
-    if not passed_rehearsal(prepared.compiled.recipe, prepared.runs):
-        raise RefusedInput(
-            f"no rehearsal of this recipe has passed under {prepared.runs}: colosseum rehearse {prepared.shown} "
-            "with the same recipe and overrides"
-        )

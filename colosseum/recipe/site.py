@@ -35,7 +35,8 @@ _SECRET_NAME = re.compile(
 # Every repetition is bounded, so that a crafted value cannot make matching slow.
 _SECRET_VALUE = re.compile(
     r"://[^\s/@:]{0,128}:[^\s/@]{1,256}@"  # a password in a URL
-    r"|^[^\s/:@]{1,128}:[^\s/@]{1,256}@[\w.-]"  # user:password@host
+    # user:password@host; neither run:RUN@STEP nor IMAGE:TAG@sha256:DIGEST is one
+    r"|^(?!run:|stage:)[^\s/:@]{1,128}:[^\s/@]{1,256}@(?!sha256:)[\w.-]"
     r"|(?i:password|passwd|pwd|secret|token|api_?key|access_?key|signature)=[^\s&;,]"
     r"|\b(?:Bearer|Basic) [\w.~+/=-]{8}"
     r"|-----BEGIN (?:[A-Z]{1,16} ){0,3}PRIVATE KEY"

@@ -39,6 +39,8 @@ HARMLESS += [
     "disk-abcdefghij",
     "a1" * 32,
     "/lustre/Projects1/abcdefghijklmnopqr/AB",
+    "run:x@latest",
+    "nemo:25.04@sha256:0123456789abcdef",
 ]
 
 
@@ -82,6 +84,16 @@ def test_a_secret_of_a_key_that_is_none_is_not_shown(word: str) -> None:
     with pytest.raises(RefusedInput) as caught:
         load("debug/cpt-4k-bf16", [word], cluster="local")
     assert "abcd1234" not in str(caught.value) + str(caught.value.as_json())
+
+
+@pytest.mark.parametrize("value", ["run:x@latest", "run:20261203-120000-mine-ab12@last", "stage:sft@10"])
+@pytest.mark.parametrize("key", ["checkpoint.from", "checkpoint.form"])
+def test_a_reference_to_a_run_is_no_password(key: str, value: str) -> None:
+    """What was typed wrongly is quoted, with the form that is right."""
+    with pytest.raises(RefusedInput) as caught:
+        load("debug/sft", [f"{key}={value}"], cluster="local")
+    (fault,) = caught.value.faults
+    assert (fault.path, fault.value) == (key, value)
 
 
 def test_a_variable_is_set_or_taken_from_the_environment() -> None:

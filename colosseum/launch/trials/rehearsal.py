@@ -175,6 +175,13 @@ def passed_rehearsal(recipe: Recipe, runs: Path) -> bool:
     return False
 
 
+def require_rehearsal(recipe: Recipe, runs: Path, *, shown: str) -> None:
+    """Raises RefusedInput: no rehearsal of this compiled recipe, named ``shown``, has passed under ``runs``."""
+    if not passed_rehearsal(recipe, runs):
+        command = f"colosseum rehearse {shown} with the same recipe and overrides"
+        raise RefusedInput(f"no rehearsal of this recipe has passed under {runs}: {command}")
+
+
 def verdict(trials: list[Trial], dtype: str) -> Iterator[Check]:
     """What the trials prove: the first is the run without a break, the others were resumed from its checkpoint."""
     through = trials[0]

@@ -10,7 +10,10 @@ from colosseum.checkpoint.folders import read_metadata, source_folder
 from colosseum.engines.planned import plan as plan_of
 from colosseum.errors import RefusedInput
 from colosseum.launch.bundles.compile import Compiled, compile_bundle
-from colosseum.launch.schedulers.base import Queue
+from colosseum.launch.runs.report import size_text
+from colosseum.launch.runs.request import NewRun
+from colosseum.launch.runs.submit import launch
+from colosseum.launch.schedulers.base import Queue, Say, Scheduler
 from colosseum.launch.schedulers.registry import scheduler_of
 from colosseum.recipe.schema import Recipe
 from colosseum.recipe.source import Fresh
@@ -44,6 +47,18 @@ def shakedown_of(full: Compiled, runs: Path) -> Compiled:
         if plan.fits or dp == layout.dp:
             return compile_bundle(small, plan, stop_after_step=first + STOP_AFTER)
     raise RefusedInput(f"{recipe.name}: no smaller number of its {layout.dp} replicas fills whole nodes")
+
+
+def submit_shakedown(new: NewRun, scheduler: Scheduler, say: Say) -> str:
+    """Submits the small job of a run, in a run folder of its own; its job id.
+
+    Raises:
+        RefusedInput, EnvironmentFault: as ``shakedown_of`` and ``launch``.
+    """
+    small = shakedown_of(new.compiled, new.runs)
+    run, submission = launch(small, scheduler, new.runs, shown=new.shown)
+    say(f"shakedown submitted as job {submission.job_id}: {size_text(run, small.recipe)}\nrun {run.root}")
+    return submission.job_id
 
 
 def _small(recipe: Recipe, gpus: int, gbs: int, first: int) -> Recipe:
