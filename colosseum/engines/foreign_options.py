@@ -8,15 +8,32 @@ from __future__ import annotations
 import csv
 import functools
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
 import yaml
 
 
-def rows(name: str) -> Iterator[dict[str, str]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Treatment:
+    """What ``import-config`` does with an option that no field takes: refuse, decide, harmless; and why."""
+
+    kind: str
+    reason: str
+
+
+@functools.cache
+def treatments(tool: str) -> Mapping[str, Treatment]:
+    """Rows of ``treatment_TOOL.tsv`` by option, or by pattern."""
+    found = rows(tool, prefix="treatment")
+    kinds = {"refuse": "refused", "decide": "decide", "harmless": "harmless"}
+    return {row["option"]: Treatment(kind=kinds[row["kind"]], reason=row["reason"]) for row in found}
+
+
+def rows(name: str, prefix: str = "options") -> Iterator[dict[str, str]]:
     """Rows of ``options_NAME.tsv``."""
-    text = resources.files("colosseum.engines").joinpath(f"options_{name}.tsv").read_text(encoding="utf-8")
+    text = resources.files("colosseum.engines").joinpath(f"{prefix}_{name}.tsv").read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     yield from csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
 

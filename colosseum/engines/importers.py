@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from colosseum.bundle import to_yaml
-from colosseum.engines.importing import Imported
+from colosseum.engines.importing import KINDS, MAX_SHOWN, MISSING, OPEN, Imported
 from colosseum.engines.megatron_lm import importer as megatron_lm
 from colosseum.engines.nemo1 import importer as nemo1
 from colosseum.engines.planned import resolved
@@ -24,7 +24,7 @@ IMPORTERS: Mapping[str, Callable[[str, str], Imported]] = {
 
 _HEAD = """# @package _global_
 # Imported from {file} ({kind}). Options that it does not set have {engine}'s defaults.
-defaults:
+{open}defaults:
   - /hardware: {hardware}          # not in the imported file: choose yours
   - _self_
 
@@ -38,9 +38,15 @@ def import_file(kind: str, file: Path) -> Imported:
 
 def recipe_text(imported: Imported, kind: str, file: Path, hardware: str) -> str:
     """The recipe file: a head that says where it is from, then what was read."""
-    name = "".join(c if c.isprintable() else "?" for c in file.name)
-    head = _HEAD.format(file=name, kind=kind, engine=imported.engine, hardware=hardware)
-    return head + to_yaml(imported.nested()).decode()
+    left = imported.of(*OPEN, MISSING)
+    lines = [f"# Not in this recipe: {_line(f'{f.key} {f.value}')} ({f.reason or KINDS[f.kind]})\n" for f in left]
+    named = {"file": _line(file.name), "kind": kind, "engine": imported.engine, "hardware": hardware}
+    return _HEAD.format(**named, open="".join(lines[:MAX_SHOWN])) + to_yaml(imported.nested()).decode()
+
+
+def _line(text: str) -> str:
+    """Text of a file for a comment: one line, of characters that can be printed."""
+    return "".join(c if c.isprintable() else "?" for c in text)[:200]
 
 
 def recipe_faults(text: str) -> list[str]:

@@ -32,10 +32,14 @@ def test_engines_of_a_recipe_say_what_keeps_the_others_from_it(cli: Cli) -> None
 def test_arguments_become_a_recipe_that_says_what_it_lacks(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "args.txt").write_text(ARGS)
     done = cli("import-config", "megatron-args", "args.txt", "--out", "mine.yaml")
+    assert done.code == 2 and not (tmp_path / "mine.yaml").exists()
+    assert "nearest: --tensor-model-parallel-size" in " ".join(done.said.split())
+    done = cli("import-config", "megatron-args", "args.txt", "--out", "mine.yaml", "--accept")
     assert done.code == 0
     assert "did you mean --tensor-model-parallel-size" in done.said
     assert "resources = None: must be given" in done.said
-    document = json.loads(cli("import-config", "megatron-args", "args.txt", "--json").out)
+    assert "# Not in this recipe: --tensr-model-parallel-size 2" in (tmp_path / "mine.yaml").read_text()
+    document = json.loads(cli("import-config", "megatron-args", "args.txt", "--accept", "--json").out)
     assert document["recipe"]["model"]["vocab_size"] == 1024
     assert cli("validate", "mine.yaml", "resources.gpus=1", "fusion.rope=false").code == 0
     assert cli("import-config", "megatron-args", "args.txt", "--out", "mine.yaml").code == 2
@@ -61,7 +65,7 @@ def test_a_nemo_yaml_with_interpolations_is_read(cli: Cli, tmp_path: Path) -> No
         "model: {encoder_seq_length: 4096, max_position_embeddings: '${.encoder_seq_length}',\n"
         "  determinstic_mode: false}\n"
     )
-    done = cli("import-config", "nemo1", "nemo.yaml", "--out", "mine.yaml")
+    done = cli("import-config", "nemo1", "nemo.yaml", "--out", "mine.yaml", "--accept")
     assert done.code == 0
     assert "did you mean model.deterministic_mode" in done.said
     assert cli("validate", "mine.yaml", "model.vocab_size=32000", "tokenizer.path=/t/tokenizer.json").code == 0

@@ -110,7 +110,7 @@ def test_lines_of_a_batch_that_are_no_questions(cli: Cli, tmp_path: Path) -> Non
 
 def test_thousands_of_unknown_options_are_read_soon(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "job.sh").write_text(" ".join(f"--num-layerz-{i} 3" for i in range(20_000)))
-    done = cli("import-config", "megatron-args", "job.sh")
+    done = cli("import-config", "megatron-args", "job.sh", "--accept")
     assert done.code == 0
     assert "did you mean --num-layers" in done.said
     assert "and 19,800 more" in done.said

@@ -1,20 +1,22 @@
 """Arguments of Megatron-LM's pretrain_gpt.py, alone or inside a job script -> a recipe's data.
 
-The script is read, never run (``script.py``). Options that are left out have Megatron-LM's defaults, as there.
+The script is read, never run (``script``). Options that are left out have Megatron-LM's defaults, as there, also those
+that its ``validate_args`` works out. Every option becomes a field or a finding (``treatment_megatron_lm.tsv``).
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from typing import Any
 
-from colosseum.engines.foreign_options import megatron_options
-from colosseum.engines.importing import UNREAD, Finding, Imported, direct, finding
-from colosseum.engines.megatron_lm.script import is_plain, options
+from colosseum.engines.foreign_options import megatron_options, treatments
+from colosseum.engines.importing import UNREAD, Imported, direct, finding
+from colosseum.engines.megatron_lm.bash_values import is_plain, shown
+from colosseum.engines.megatron_lm.given import Given
+from colosseum.engines.megatron_lm.job import resources
+from colosseum.engines.megatron_lm.lengths import lengths
+from colosseum.engines.megatron_lm.script import Program, program
 from colosseum.errors import Fault, RefusedInput
 
-LAUNCHER = {"--nproc_per_node", "--nnodes", "--node_rank", "--master_addr", "--master_port", "--nproc-per-node"}
 NUMBERS = {
     "--num-layers": "model.num_layers",
     "--hidden-size": "model.hidden_size",
@@ -68,11 +70,10 @@ WORDS = {
     "--position-embedding-type": "model.position_embedding_type",
     "--recompute-method": "recompute.method",
     "--fp8-amax-compute-algo": "precision.fp8_amax_compute_algo",
-    "--lr-decay-style": "optimizer.lr_schedule",
+    "--fp8-format": "precision.fp8_format",
     "--split": "data.split",
     "--data-cache-path": "data.cache_dir",
     "--tp-comm-overlap-cfg": "overlap.tp_comm_cfg",
-    "--ckpt-format": "checkpoint.format",
 }
 SWITCHES = {
     **direct("megatron-lm", ("model.layernorm_zero_centered_gamma", "parallelism.sequence_parallel")),
@@ -90,15 +91,22 @@ NEGATIVES = {
     "--no-rope-fusion": "fusion.rope",
     "--no-gradient-accumulation-fusion": "fusion.gradient_accumulation",
 }
-SILENT = {
-    *("--bf16", "--fp16", "--use-mcore-models", "--transformer-impl", "--optimizer", "--lr-decay-iters", "--save"),
-    *("--group-query-attention", "--first-last-layers-bf16", "--use-rope-scaling", "--tp-comm-bootstrap-backend"),
-    *("--no-bias-gelu-fusion", "--no-bias-swiglu-fusion", "--log-throughput", "--exit-signal-handler", "--manual-gc"),
-    *("--manual-gc-interval", "--tensorboard-dir", "--no-create-attention-mask-in-dataloader", "--load", "--ckpt-step"),
-    *("--distributed-timeout-minutes", "--cross-entropy-fusion-impl", "--num-workers", "--distributed-backend"),
-    *("--use-flash-attn", "--attention-backend", "--attention-softmax-in-fp32"),
+NEEDS = {
+    **dict.fromkeys(("--fp8-margin", "--fp8-interval", "--fp8-amax-history-len", "--fp8-recipe"), "--fp8-format"),
+    **dict.fromkeys(("--fp8-amax-compute-algo", "--no-fp8-wgrad", "--fp8-param-gather"), "--fp8-format"),
+    **dict.fromkeys(("--num-layers-at-start-in-bf16", "--num-layers-at-end-in-bf16"), "--first-last-layers-bf16"),
+    **dict.fromkeys(("--recompute-method", "--recompute-num-layers", "--recompute-modules"), "--recompute-granularity"),
+    **dict.fromkeys(("--exp-avg-dtype", "--exp-avg-sq-dtype"), "--use-precision-aware-optimizer"),
+    "--first-last-layers-bf16": "--fp8-format",
+    "--num-query-groups": "--group-query-attention",
+    "--rope-scaling-factor": "--use-rope-scaling",
+    "--wgrad-deferral-limit": "--defer-embedding-wgrad-compute",
+    "--tp-comm-overlap-cfg": "--tp-comm-overlap",
+    "--grad-reduce-in-bf16": "--bf16",
+    "--eval-iters": "--eval-interval",
+    "--save-retain-interval": "--save-interval",
 }
-"""Said by the engine itself, or by another field."""
+"""Options without an effect where another one is not given."""
 
 
 def from_text(text: str, name: str) -> Imported:
@@ -107,154 +115,235 @@ def from_text(text: str, name: str) -> Imported:
     Raises:
         RefusedInput: it holds no option.
     """
-    if not options(text):
+    if not program(text).options:
         raise RefusedInput([Fault(path="FILE", value=name, rule="holds no option (--name value)")])
     return read(text)
 
 
 def read(text: str) -> Imported:
     """All options of a file, in its order."""
-    given = options(text)
-    plain = {option: values for option, values in given.items() if all(map(is_plain, values))}
+    command = program(text)
     found = Imported("megatron-lm")
-    known = megatron_options()
-    used = _fields(found, plain) | SILENT
-    found.fields |= _gpus(text)
-    for option, values in given.items():
-        written = " ".join(values)
-        if option not in used and option not in LAUNCHER:
-            found.findings.append(finding(option, written, known, len(found.findings)))
-        elif option not in SILENT and (option not in plain or _is_no_number(option, values)):
-            found.findings.append(Finding(key=option, value=written, kind=UNREAD))
+    given = Given(found, command.options)
+    resources(found, text, command.launcher)
+    _fields(found, given)
+    for option, values in command.options.items():
+        if option in NEEDS and not given.flag(NEEDS[option]):
+            given.used.add(option)
+            given.harmless(option, f"has no effect without {NEEDS[option]}")
+        if option not in given.used:
+            _untaken(found, option, values)
+    _script(found, command)
     return found
 
 
-def _is_no_number(option: str, values: list[str]) -> bool:
-    if not values or option not in {*NUMBERS, *RATES}:
-        return False
-    return (_integer if option in NUMBERS else _rate)(values[0]) is None
-
-
-def _gpus(text: str) -> dict[str, Any]:
-    """GPUs of a job script's #SBATCH lines, where it says nodes and GPUs or tasks a node."""
-
-    def number(pattern: str) -> int | None:
-        match = re.search(rf"^#SBATCH\s+(?:{pattern})[= ](?:gpu:(?:\w+:)?)?(\d+)\b", text, re.MULTILINE)
-        return int(match[1]) if match else None
-
-    nodes, each = number("--nodes|-N"), number("--gpus-per-node|--gres|--ntasks-per-node")
-    return {} if not nodes or not each else {"resources.gpus": nodes * each, "resources.gpus_per_node": each}
-
-
-def _fields(found: Imported, given: Mapping[str, list[str]]) -> set[str]:
-    put = found.fields
+def _untaken(found: Imported, option: str, values: list[str]) -> None:
+    """An option that no field takes; silent where it sets the default."""
+    written = " ".join(map(shown, values))
     known = megatron_options()
+    if not (values and option in known and written == known[option]["default"]):
+        table = treatments("megatron_lm")
+        found.findings.append(finding(option, written, table, known, len(found.findings)))
 
-    def value(option: str) -> str | None:
-        text = given[option][0] if given.get(option) else known[option]["default"] if option in known else ""
-        return text or None
 
+def _script(found: Imported, command: Program) -> None:
+    """What the script leaves open about its own command."""
+    for word in command.stray:
+        reason = "may hold options" if not is_plain(word) else "belongs to no option"
+        found.add(shown(word), "", UNREAD, reason)
+    for doubt in command.doubts:
+        found.add("if", doubt, UNREAD, "only a run decides this condition; read as if it held")
+    for problem in command.problems:
+        found.add("FILE", "", UNREAD, problem)
+
+
+def _fields(found: Imported, given: Given) -> None:
+    put = found.fields
     put |= {"name": "imported", "engine": "megatron-lm", "task.kind": "cpt"}
-    for names, convert in ((NUMBERS, _integer), (RATES, _rate), (WORDS, str)):
+    for names, take in ((NUMBERS, given.integer), (RATES, given.rate), (WORDS, given.text)):
         for option, path in names.items():
-            if (text := value(option)) is not None and (converted := convert(text)) is not None:
-                put[path] = converted
-    put |= {path: option in given for option, path in SWITCHES.items()}
-    put |= {path: option not in given for option, path in NEGATIVES.items()}
-    special = _special(put, given, value)
-    return special | set(NUMBERS) | set(RATES) | set(WORDS) | set(SWITCHES) | set(NEGATIVES)
+            if (option not in NEEDS or given.flag(NEEDS[option])) and (value := take(option)) is not None:
+                put[path] = value
+    put |= {path: given.flag(option) for option, path in SWITCHES.items()}
+    put |= {path: not given.flag(option) for option, path in NEGATIVES.items()}
+    _architecture(found, given)
+    _layout(found, given)
+    _precision(found, given)
+    lengths(found, given)
+    _start(found, given)
+    _data(found, given)
 
 
-def _integer(text: str) -> int | None:
-    return int(text) if re.fullmatch(r"-?\d+", text) else None
-
-
-def _rate(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
-def _special(put: dict[str, Any], given: Mapping[str, list[str]], value: Any) -> set[str]:
-    """Values that are written otherwise on the two sides; the options that were read."""
-    gated = "--swiglu" in given
-    put["model.activation_func"] = "silu" if gated else "squared_relu" if "--squared-relu" in given else "gelu"
+def _architecture(found: Imported, given: Given) -> None:
+    put, gated = found.fields, given.flag("--swiglu")
     put["model.gated_linear_unit"] = gated
-    groups = _integer(value("--num-query-groups") or "")
-    put["model.num_query_groups"] = groups if "--group-query-attention" in given else None
-    if "--use-rotary-position-embeddings" in given:
+    put["model.activation_func"] = "silu" if gated else "squared_relu" if given.flag("--squared-relu") else "gelu"
+    hidden = put.get("model.hidden_size")
+    if gated and hidden and "--ffn-hidden-size" not in given.words:
+        put["model.ffn_hidden_size"] = int(4 * hidden * 2 / 3 / 64) * 64  # validate_args
+    grouped = given.flag("--group-query-attention")
+    put["model.num_query_groups"] = given.integer("--num-query-groups") if grouped else None
+    if given.flag("--use-rotary-position-embeddings"):
+        if put.get("model.position_embedding_type") == "rope":
+            given.harmless("--use-rotary-position-embeddings", "--position-embedding-type says so too")
         put["model.position_embedding_type"] = "rope"
-    put["model.rope_scaling"] = _rate(value("--rope-scaling-factor") or "") if "--use-rope-scaling" in given else None
+    kind = put.get("model.position_embedding_type")
+    if kind not in (None, "rope", "learned_absolute"):
+        given.refuse("--position-embedding-type", "another position embedding")
+        del put["model.position_embedding_type"]
+    put["fusion.rope"] &= kind == "rope"
+    put["model.rope_scaling"] = None
+    if given.flag("--use-rope-scaling"):
+        put["model.rope_scaling"] = given.rate("--rope-scaling-factor")
+    if (factor := given.rate("--rotary-seq-len-interpolation-factor")) is not None:
+        put["model.rope_scaling"], put["model.rope_scaling_type"] = factor, "linear"
+
+
+def _layout(found: Imported, given: Given) -> None:
+    put = found.fields
+    if put.get("parallelism.tp") == 1:
+        put["parallelism.sequence_parallel"] = False  # validate_args
     put["parallelism.vpp"] = _chunks(put, given)
-    put["recompute.granularity"] = (given.get("--recompute-granularity") or ["none"])[0]
-    if "--recompute-activations" in given:
+    if put["parallelism.vpp"] is None:
+        del put["parallelism.vpp"]
+    put["recompute.granularity"] = given.text("--recompute-granularity") or "none"
+    if given.flag("--recompute-activations"):
         put["recompute.granularity"] = "selective"
-    if modules := given.get("--recompute-modules"):
+    if modules := given.words.get("--recompute-modules"):
+        given.used.add("--recompute-modules")
         put["recompute.modules"] = modules
-    put["precision.dtype"] = "bf16" if "--bf16" in given else "fp32"
-    put["precision.fp8"] = (value("--fp8-recipe") or "delayed") if "--fp8-format" in given else "none"
-    if put["precision.fp8"] == "none":  # its details are the schema's defaults
-        for option in ("--fp8-margin", "--fp8-interval", "--fp8-amax-history-len"):
-            put.pop(NUMBERS[option], None)
-        put.pop(WORDS["--fp8-amax-compute-algo"], None)
-    if "--first-last-layers-bf16" not in given:
-        put.pop(NUMBERS["--num-layers-at-start-in-bf16"], None)
-        put.pop(NUMBERS["--num-layers-at-end-in-bf16"], None)
-    put["precision.fp8_format"] = (given.get("--fp8-format") or ["hybrid"])[0]
-    put["precision.grad_reduce_dtype"] = "bf16" if "--grad-reduce-in-bf16" in given else "fp32"
-    put["precision.moments_dtype"] = "bf16" if given.get("--exp-avg-dtype") == ["bf16"] else "fp32"
-    interleaved = put["parallelism.vpp"] > 1
-    put["overlap.p2p"] = interleaved and "--no-overlap-p2p-communication" not in given
+        if others := set(modules) - {"core_attn", "layernorm", "mlp"}:
+            del put["recompute.modules"]
+            given.decide("--recompute-modules", f"a recipe recomputes core_attn, layernorm, mlp, not {sorted(others)}")
+    interleaved = put.get("parallelism.vpp", 1) > 1
+    put["overlap.p2p"] = not given.flag("--no-overlap-p2p-communication") and interleaved
     put["overlap.batch_p2p"] = not put["overlap.p2p"]
-    put["stability.mode"] = "off" if "--no-check-for-nan-in-loss-and-grad" in given else "act"
-    _by_samples(put, given)
-    _data(put, given)
-    if first := given.get("--pretrained-checkpoint"):
-        put["checkpoint.from"], put["checkpoint.load"] = first[0], ["weights"]
-    return {
-        *("--swiglu", "--squared-relu", "--num-query-groups", "--rope-scaling-factor", "--recompute-granularity"),
-        *("--num-layers-per-virtual-pipeline-stage", "--num-virtual-stages-per-pipeline-rank", "--recompute-modules"),
-        *("--recompute-activations", "--fp8-recipe", "--fp8-format", "--grad-reduce-in-bf16", "--exp-avg-dtype"),
-        *("--accumulate-allreduce-grads-in-fp32", "--exp-avg-sq-dtype", "--use-precision-aware-optimizer"),
-        *("--no-overlap-p2p-communication", "--no-check-for-nan-in-loss-and-grad", "--data-path", "--vocab-size"),
-        *("--tokenizer-type", "--tokenizer-model", "--pretrained-checkpoint", "--train-samples"),
-        *("--lr-warmup-samples", "--use-rotary-position-embeddings"),
-    }
+    if not interleaved:
+        for option in ("--no-overlap-p2p-communication", "--microbatch-group-size-per-virtual-pipeline-stage"):
+            if option in given.words:
+                given.harmless(option, "has no effect without virtual pipeline stages")
+                put.pop(NUMBERS.get(option, ""), None)
 
 
-def _by_samples(put: dict[str, Any], given: Mapping[str, list[str]]) -> None:
-    """Lengths in samples as whole steps (Megatron-LM: train_samples // global_batch_size)."""
-    gbs = put.get("batch.gbs")
-    for option, path in (("--train-samples", "train.steps"), ("--lr-warmup-samples", "optimizer.warmup_steps")):
-        samples = _integer((given.get(option) or [""])[0])
-        if samples is not None and gbs:
-            put[path] = samples // gbs
+def _chunks(put: Mapping[str, object], given: Given) -> int | None:
+    """Model chunks a pipeline rank, of either of the two options that say it; None = unread."""
+    option = "--num-virtual-stages-per-pipeline-rank"
+    if option in given.words:
+        return given.integer(option)
+    option = "--num-layers-per-virtual-pipeline-stage"
+    if option not in given.words:
+        return 1
+    each = given.integer(option)
+    layers, pp = put.get("model.num_layers"), put.get("parallelism.pp")
+    if each is None or not isinstance(layers, int) or not isinstance(pp, int):
+        given.unread(option, "needs --num-layers and --pipeline-model-parallel-size")
+        return None
+    if pp < 1 or layers % pp:
+        rule = f"{layers} layers do not divide into {pp} pipeline stages"
+        raise RefusedInput([Fault(path=option, value=each, rule=rule)])
+    stage = layers // pp
+    if each < 1 or stage % each:
+        legal = tuple(n for n in range(1, stage + 1) if stage % n == 0)
+        rule = f"{layers} layers on {pp} stages are {stage} a stage; this must divide them"
+        raise RefusedInput([Fault(path=option, value=each, rule=rule, nearest=legal)])
+    return stage // each
 
 
-def _chunks(put: Mapping[str, Any], given: Mapping[str, list[str]]) -> int:
-    """Model chunks a pipeline rank, of either of the two options that say it."""
-    if stages := given.get("--num-virtual-stages-per-pipeline-rank"):
-        return _integer(stages[0]) or 1
-    each = _integer((given.get("--num-layers-per-virtual-pipeline-stage") or [""])[0])
-    layers, pp = put.get("model.num_layers"), put.get("parallelism.pp", 1)
-    return max(1, layers // pp // each) if each and layers else 1
+def _precision(found: Imported, given: Given) -> None:
+    put = found.fields
+    if given.flag("--fp16"):
+        given.used.discard("--fp16")  # the table says what is to be decided
+    else:
+        put["precision.dtype"] = "bf16" if given.flag("--bf16") else "fp32"
+    put["precision.fp8"] = "none"
+    if given.flag("--fp8-format"):
+        put["precision.fp8"] = given.text("--fp8-recipe")
+        if put["precision.fp8"] not in ("delayed", "tensorwise", "blockwise"):
+            del put["precision.fp8"]
+            given.decide("--fp8-recipe", "a recipe has delayed, tensorwise and blockwise scaling")
+    else:  # its details are the schema's defaults
+        given.flag("--fp8-recipe")
+        for path in ("fp8_params", "fp8_wgrad"):
+            put.pop(f"precision.{path}", None)
+    put["precision.grad_reduce_dtype"] = "bf16" if given.flag("--grad-reduce-in-bf16") else "fp32"
+    aware = given.flag("--use-precision-aware-optimizer")
+    moments = {given.text("--exp-avg-dtype"), given.text("--exp-avg-sq-dtype")} if aware else {"fp32"}
+    if moments <= {"fp32"} or moments <= {"bf16"}:
+        put["precision.moments_dtype"] = moments.pop()
+    else:
+        for option in given.words.keys() & {"--exp-avg-dtype", "--exp-avg-sq-dtype"}:
+            given.decide(option, "a recipe has both moments in fp32, or both in bf16")
+    if aware and put.get("precision.moments_dtype") == "fp32":
+        given.harmless("--use-precision-aware-optimizer", "both moments stay in FP32")
+    put["stability.mode"] = "off" if given.flag("--no-check-for-nan-in-loss-and-grad") else "act"
+    if given.text("--optimizer") != "adam":
+        given.decide("--optimizer", "a recipe has adam")
+    if "--ckpt-format" in given.words and given.text("--ckpt-format") != "torch_dist":
+        given.harmless("--ckpt-format", "a recipe's checkpoints are torch_dist")
 
 
-def _data(put: dict[str, Any], given: Mapping[str, list[str]]) -> None:
-    words = given.get("--data-path", [])
-    if words and _rate(words[0]) is None:
-        put["data.blend"] = [{"path": path, "weight": 1.0} for path in words]
+def _start(found: Imported, given: Given) -> None:
+    """First weights. ``--load`` with the folder of ``--save`` resumes the run itself."""
+    put = found.fields
+    first = given.text("--pretrained-checkpoint")
+    if "--load" in given.words:
+        load = given.text("--load")
+        if load is not None and load == given.text("--save"):
+            given.harmless("--load", "the folder of --save: the run resumes itself")
+            for option in ("--finetune", "--no-load-optim", "--no-load-rng"):
+                if given.flag(option):
+                    given.harmless(option, "of the run's own checkpoint")
+        elif load is not None and first is None and given.flag("--finetune"):
+            first = load
+            for option in ("--no-load-optim", "--no-load-rng"):
+                if given.flag(option):
+                    given.harmless(option, "--finetune loads weights alone")
+        elif load is not None:
+            given.decide("--load", "goes on from this checkpoint's step, with its optimizer: set checkpoint.from")
+    if first is not None:
+        put["checkpoint.from"], put["checkpoint.load"] = first, ["weights"]
+
+
+def _data(found: Imported, given: Given) -> None:
+    put = found.fields
+    words = given.words.get("--data-path", [])
+    given.used.add("--data-path")
+    if not all(map(is_plain, words)):
+        given.unread("--data-path")
+    elif len(words) == 1:
+        put["data.blend"] = [{"path": words[0], "weight": 1.0}]
     elif words:
-        pairs = zip(words[::2], words[1::2], strict=False)
-        put["data.blend"] = [{"path": path, "weight": _rate(weight) or 1.0} for weight, path in pairs]
-    kind = (given.get("--tokenizer-type") or [""])[0]
-    model = next(iter(given.get("--tokenizer-model", ())), None)
-    if (size := _integer((given.get("--vocab-size") or [""])[0])) is not None:
+        weights = [given.as_rate(word) for word in words[::2]]
+        if len(words) % 2 or None in weights:
+            given.decide("--data-path", "sources without weights: Megatron-LM samples them by their size")
+            put["data.blend"] = [{"path": path, "weight": 1.0} for path in words]
+        else:
+            pairs = [(weight, path) for weight, path in zip(weights, words[1::2], strict=True) if weight]
+            put["data.blend"] = [{"path": path, "weight": weight} for weight, path in pairs]
+    if words and "--split" not in given.words:
+        put["data.split"] = "969,30,1"  # validate_args
+    if (split := put.get("data.split")) is not None:
+        put["data.split"] = str(split).replace(" ", "")
+    _tokenizer(found, given)
+
+
+def _tokenizer(found: Imported, given: Given) -> None:
+    put = found.fields
+    kind = given.text("--tokenizer-type")
+    size = given.integer("--vocab-size")
+    if size is not None:
         put["model.vocab_size"] = size + (kind == "NullTokenizer")
+    model = given.text("--tokenizer-model")
     if kind == "NullTokenizer":
         put["tokenizer.kind"] = "null"
-    elif "SentencePiece" in kind or kind == "Llama2Tokenizer":
+        if model is not None:
+            given.harmless("--tokenizer-model", "the data are token ids")
+    elif kind is not None and ("SentencePiece" in kind or kind == "Llama2Tokenizer"):
         put["tokenizer.kind"], put["tokenizer.path"] = "sentencepiece", model
     elif kind == "HuggingFaceTokenizer" and model is not None:
         put["tokenizer.kind"], put["tokenizer.path"] = "tokenizer_json", f"{model}/tokenizer.json"
+    else:
+        if kind is not None:
+            given.decide("--tokenizer-type", "tokenizer.path takes a tokenizer.json or a SentencePiece model")
+        if model is not None:
+            given.decide("--tokenizer-model", "set tokenizer.kind and tokenizer.path")

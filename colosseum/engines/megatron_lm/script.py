@@ -1,132 +1,80 @@
-"""Options of a Megatron-LM program, from an argument line or from a job script that holds one. Pure.
-
-The script is read, never run: assignments of plain text, arrays of words and ``+=`` are filled in where they are used,
-``${NAME:-text}`` gives its text where nothing is assigned, and every branch counts as taken. Nothing else is expanded:
-what remains of ``$NAME``, ``$(…)`` or backquotes stays as it is written (``is_plain`` tells).
-"""
+"""Options of a Megatron-LM program, from an argument line or from a job script that holds one (``bash``). Pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
-_ASSIGNMENT = re.compile(
-    r"(?:^|;)[ \t]*(?:(?:export|readonly|local|declare(?:[ \t]+-\w+)*)[ \t]+)?(?P<name>[A-Za-z_]\w*)(?P<more>\+?)="
-    r"(?:\((?P<array>(?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)"
-    r'|"(?P<quoted>(?:[^"\\]|\\.)*)"'
-    r"|'(?P<literal>[^']*)'"
-    r"|(?P<plain>(?:\$\{[^}\n]{0,500}\}|[^\s\"'();&|])*))",
-    re.MULTILINE | re.DOTALL,
-)
-_USE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*|\d)(?:\[[@*]\])?(?::?[-=]([^}]{0,500}))?\})")
-_PROGRAM = re.compile(r"pretrain_\w+\.py\b[\"']?")
-_WORD = re.compile(r"#[^\n]*|(?:\"(?:[^\"\\]|\\.)*\"|'[^']*'|\\.|[^\s\"'])+", re.DOTALL)
-_QUOTES = re.compile(r"\"((?:[^\"\\]|\\.)*)\"|'([^']*)'|\\(.)", re.DOTALL)
-_COMMENT = re.compile(r"(^|\s)#[^\n]*")
-_END = re.compile(r"\d?>.*|<.*|[|;&].*")
-DEEPEST = 8
-"""How often a value may name another."""
-LONGEST = 1_000_000
-"""Characters of a script that are read."""
-LONGEST_LINE = 300_000
-"""Characters that are filled into a line at a time."""
-LONGEST_VALUE = 100_000
-"""Characters of one assigned value."""
+from colosseum.engines.foreign_options import megatron_options
+from colosseum.engines.megatron_lm.bash import Command, Script, follow
+
+_PROGRAM = re.compile(r"(?:.*/)?pretrain_\w+\.py")
 
 
-def options(text: str) -> dict[str, list[str]]:
-    """Options and their values; the last of an option counts, as for argparse.
+@dataclass(slots=True)
+class Program:
+    """The command that trains."""
 
-    In a script they are those of the words after ``pretrain_….py``, or after a variable that holds its path.
-    """
-    text = re.sub(r"\\\r?\n", " ", text[:LONGEST])
-    names = _names(text)
-    programs = [name for name, value in names.items() if _PROGRAM.fullmatch(value.rpartition("/")[2])]
-    used = "|".join([_PROGRAM.pattern, *(rf"\$\{{?{name}\b\}}?[\"']?" for name in programs)])
-    places = [match.end() for match in re.finditer(used, text)]
-    if not places:
-        return _options(_words(_filled(text, names)))
-    # The program may also be named in a comment, a test or an assignment: the place that has options counts.
-    return max((_options(_words(_filled(_rest(text, place), names))) for place in places[:DEEPEST]), key=len)
-
-
-def is_plain(value: str) -> bool:
-    """Whether nothing of a shell is left in a value."""
-    return not re.search(r"[$`]", value)
+    options: dict[str, list[str]] = field(default_factory=dict)
+    """Values by option; the last of an option counts, as for argparse."""
+    stray: list[str] = field(default_factory=list)
+    """Words that belong to no option."""
+    launcher: tuple[str, ...] = ()
+    """Words before the program: srun, torchrun and their options."""
+    doubts: tuple[str, ...] = ()
+    """Conditions that only a run decides, on which the options depend."""
+    problems: tuple[str, ...] = ()
+    """What of the script could not be read."""
 
 
-def _names(text: str) -> dict[str, str]:
-    """What is assigned, last assignment first to count; a value may use the former value of its own name."""
-    names: dict[str, str] = {}
-    for match in _ASSIGNMENT.finditer(text):
-        name, array = match["name"], match["array"]
-        value = _COMMENT.sub(" ", array) if array is not None else match["quoted"] or match["literal"] or match["plain"]
-        value = _once(value or "", names, only=name)
-        if match["more"]:
-            value = names.get(name, "") + (" " if array is not None else "") + value
-        if len(value) <= LONGEST_VALUE:
-            names[name] = value.strip()
-    return names
+def program(text: str) -> Program:
+    """The command of a script with the most options after ``pretrain_….py``; of a list of options, all of them."""
+    script = follow(text)
+    found = [_program(command, place) for command in script.commands if (place := _place(command.words)) is not None]
+    problems = list(script.problems)
+    if not found:
+        return _options(_bare(script), problems=tuple(problems))
+    best = max(found, key=lambda each: len(each.options))
+    others = [each for each in found if each.options and each.options != best.options]
+    if others:
+        problems.append(f"the script trains {len(others) + 1} times with different options; the longest was read")
+    best.problems = tuple(problems)
+    return best
 
 
-def _once(line: str, names: Mapping[str, str], only: str | None = None) -> str:
-    """A line with the value of each name that it uses; else with its ``:-`` text; else as it was.
-
-    Args:
-        only: fill in this name alone.
-    """
-    room = LONGEST_LINE
-
-    def value(match: re.Match[str]) -> str:
-        nonlocal room
-        name = match[1] or match[2]
-        text = names.get(name) or match[3] if only in (None, name) else None
-        if text is None or len(text) > room:
-            return match[0]
-        room -= len(text)
-        return text
-
-    return _USE.sub(value, line)
+def _place(words: Sequence[str]) -> int | None:
+    return next((i for i, word in enumerate(words) if _PROGRAM.fullmatch(word)), None)
 
 
-def _filled(line: str, names: Mapping[str, str]) -> str:
-    for _ in range(DEEPEST):
-        line, previous = _once(line, names), line
-        if line == previous:
-            break
-    return line
+def _program(command: Command, place: int) -> Program:
+    found = _options(command.words[place + 1 :])
+    found.launcher = (*command.outer, *command.words[:place])
+    found.doubts = tuple(sorted(command.doubts))
+    return found
 
 
-def _rest(text: str, place: int) -> str:
-    """From a place in a command to the command's end: its closing quote if it is inside of one, else its line's."""
-    for match in _ASSIGNMENT.finditer(text):
-        if match.start() < place <= match.end():
-            return text[place : match.end()].rstrip("\"')")
-    start = text.rfind("\n", 0, place) + 1
-    for quote in "\"'":
-        if len(re.findall(rf"(?<!\\){quote}", text[start:place])) % 2:
-            end = re.search(rf"(?<!\\){quote}", text[place:])
-            return text[place : place + end.start()] if end else text[place:]
-    return text[place:].split("\n", 1)[0]
+def _bare(script: Script) -> list[str]:
+    """Words of a file that names no program: lines of options, else variables that hold options."""
+    lines = [word for command in script.commands for word in command.words]
+    if any(word.startswith("--") for word in lines):
+        return lines
+    held = [" ".join(variable.words) for variable in script.names.values()]
+    return [word for text in held if text.lstrip().startswith("--") for word in text.split()]
 
 
-def _words(line: str) -> list[str]:
-    """Words as a shell would split them, without comments; an unbalanced quote is left out."""
-    words = (match[0] for match in _WORD.finditer(line) if not match[0].startswith("#"))
-    return [_QUOTES.sub(lambda m: m[1] or m[2] or m[3] or "", word) for word in words]
-
-
-def _options(words: list[str]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    option = ""
+def _options(words: Iterable[str], problems: tuple[str, ...] = ()) -> Program:
+    found, option, room = Program(problems=problems), "", 0.0
+    known = megatron_options()
     for word in words:
-        if _END.fullmatch(word):
-            break
         if word.startswith("--") and len(word) > 2:
-            option, equals, value = word.rstrip(";").partition("=")
-            found[option] = [value] if equals else []
-        elif option:
-            found[option].append(word.strip("\"'").rstrip(";"))
-        if word.endswith(";"):
-            break
+            option, equals, value = word.partition("=")
+            found.options[option] = [value] if equals else []
+            takes = known[option]["values"] if option in known else "*"
+            room = 0 if equals else {"0": 0, "1": 1, "?": 1}.get(takes, float("inf"))
+        elif room > 0:
+            found.options[option].append(word)
+            room -= 1
+        else:
+            found.stray.append(word)
     return found

@@ -9,9 +9,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from colosseum.engines.foreign_options import nemo1_defaults, nemo1_keys
-from colosseum.engines.importing import UNREAD, Finding, Imported, direct, finding
+from colosseum.engines.foreign_options import nemo1_defaults, nemo1_keys, treatments
+from colosseum.engines.importing import DECIDE, HARMLESS, MISSING, REFUSED, UNREAD, Finding, Imported, direct, finding
 from colosseum.engines.nemo1.config import ACTIVATIONS, SCHEDULES
+from colosseum.engines.slurm_time import slurm_seconds, written_duration
 from colosseum.errors import Fault, RefusedInput
 from colosseum.recipe.scan import REFERENCE_RULE, scan
 
@@ -21,7 +22,8 @@ _SAME = {
         hidden_dropout attention_dropout init_method_std""",
     "data": "eod_mask_loss reset_position_ids reset_attention_mask cache_dir",
     "batch": "gbs mbs seq_length",
-    "parallelism": "tp pp cp sequence_parallel",
+    "parallelism": """tp pp cp sequence_parallel account_for_embedding_in_pipeline_split
+        account_for_loss_in_pipeline_split microbatch_group_size_per_vp_stage""",
     "recompute": "method num_layers",
     "precision": """fp8_params fp8_wgrad fp8_margin fp8_interval fp8_amax_history_len fp8_amax_compute_algo""",
     "optimizer": "lr min_lr warmup_steps weight_decay eps",
@@ -38,14 +40,17 @@ NUMBER = (int, float)
 PLAIN = tuple(f"{section}.{name}" for section, names in _SAME.items() for name in names.split())
 """Fields whose values are written alike on both sides."""
 OPTIONAL = ("num_query_groups", "kv_channels", "cache_dir", "method", "num_layers")
-SILENT = {
-    *("name", "trainer.accelerator", "trainer.logger", "trainer.enable_checkpointing", "trainer.max_epochs"),
-    *("trainer.use_distributed_sampler", "trainer.max_steps", "trainer.max_time", "model.max_position_embeddings"),
-    *("model.mcore_gpt", "model.transformer_engine", "model.megatron_amp_O2", "model.data.seq_length", "precision"),
-    *("model.data.data_impl", "model.data.splits_string", "model.ub_tp_comm_bootstrap_backend"),
-    "model.precision",
+NORMS = ("layernorm", "layernorm1p", "rmsnorm")
+OPTIMIZERS = ("fused_adam", "distributed_fused_adam", "mcore_distributed_optim", "adamw")
+OTHER_TASKS = ("kto", "ppo", "rm", "spin", "knowledge_distillation", "reinforce", "rs", "self_rewarding", "steerlm2")
+"""Tasks of NeMo-Aligner beside sft and dpo: sections of ``trainer`` or ``model``."""
+SAME_AS = {
+    "model.data.seq_length": "model.encoder_seq_length",
+    "model.seq_length": "model.encoder_seq_length",
+    "model.data.train_ds.max_seq_length": "model.encoder_seq_length",
+    "model.dpo.sft_average_log_probs": "model.dpo.preference_average_log_probs",
 }
-"""Said by the engine itself, or by another field."""
+"""Keys that say again what another key says: silent where they do."""
 
 
 def from_text(text: str, name: str) -> Imported:
@@ -85,16 +90,45 @@ def read(data: dict[str, Any]) -> Imported:
     written = dict(_flat(data))
     flat = {key: _followed(key, value, written) for key, value in written.items()}
     task = "dpo" if any(".dpo." in key for key in flat) else "sft" if any(".sft." in key for key in flat) else "cpt"
-    values = {**nemo1_defaults(task), **flat}
+    defaults = nemo1_defaults(task)
+    values = {**defaults, **flat}
     found = Imported("nemo1")
-    used, unread = _fields(found, values, task)
+    _refuse_other_tasks(found, flat)
+    used, unread = _fields(found, values, task, flat)
+    said = {finding.key for finding in found.findings}
     for key, value in flat.items():
-        # A launcher's own sections speak of the cluster.
+        if key in said:
+            continue
         if key in unread:
             found.findings.append(Finding(key=key, value=value, kind=UNREAD))
-        elif key not in used | SILENT and key.split(".")[0] not in ("defaults", "run", "hydra"):
-            found.findings.append(finding(key, value, nemo1_keys(), len(found.findings)))
+        elif key not in used and not _says_nothing(key, values, defaults):
+            found.findings.append(finding(key, value, treatments("nemo1"), _known(key), len(found.findings)))
     return found
+
+
+def _refuse_other_tasks(found: Imported, flat: Mapping[str, Any]) -> None:
+    for task in OTHER_TASKS:
+        key = next((key for key in flat if key.startswith((f"trainer.{task}.", f"model.{task}."))), None)
+        if key is not None and (task != "steerlm2" or key.startswith("trainer.")):
+            found.add(key, flat[key], REFUSED, f"the task is {task.upper()}; a recipe's are cpt, sft, dpo")
+
+
+def _says_nothing(key: str, values: Mapping[str, Any], defaults: Mapping[str, Any]) -> bool:
+    """Whether a key has the template's default, or null, or the value that another key has."""
+    value = values[key]
+    same = SAME_AS.get(key)
+    if same is not None:
+        return bool(value == values.get(same))
+    is_off = key.startswith("model.mcore_customization_config") and value is False
+    return value is None or is_off or (key in defaults and value == defaults[key])
+
+
+def _known(key: str) -> frozenset[str]:
+    """Keys of the templates; keys of sections whose keys are free, and live keys that no template has, too."""
+    free = ("run.", "hydra.", "model.mcore_customization_config.", "model.hyena.", "trainer.", "exp_manager.")
+    live = ("model.name", "model.parallel_attention", "model.precision")
+    listed = key.startswith(free[:4]) or key in live
+    return nemo1_keys() | {key} if listed else nemo1_keys()
 
 
 def _followed(key: str, value: Any, flat: Mapping[str, Any]) -> Any:
@@ -119,7 +153,7 @@ def _flat(node: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{prefix}{key}", value
 
 
-def _fields(found: Imported, values: dict[str, Any], task: str) -> tuple[set[str], set[str]]:
+def _fields(found: Imported, values: dict[str, Any], task: str, flat: Mapping[str, Any]) -> tuple[set[str], set[str]]:
     """Fills the fields; the keys that were looked at, and those of them whose value could not be read."""
     put, used, unread = found.fields, set(), set()
 
@@ -133,17 +167,23 @@ def _fields(found: Imported, values: dict[str, Any], task: str) -> tuple[set[str
         unread.add(key)
         return None
 
-    put["name"] = _name(take("exp_manager.name") or take("name"))
+    put["name"] = _name(flat.get("exp_manager.name") or take("name") or take("exp_manager.name"))
     put["engine"] = "nemo1"
     put["task.kind"] = task
-    _special(put, take, task)
-    _of_task(put, take, task)
+    _special(found, take, task)
+    _optimizer(found, take)
+    _resources(found, take, flat)
+    _of_task(found, take, task, flat)
     for key, path in direct("nemo1", PLAIN).items():
         if path.startswith("task.") and task != "dpo":
             continue
         value = take(key)
+        if path == "model.rope_base" and isinstance(value, float) and value.is_integer():
+            value = int(value)
         if value is not None or (path.rpartition(".")[2] in OPTIONAL and key in values):
             put[path] = value
+    if flat.get("model.megatron_amp_O2") is False:
+        found.add("model.megatron_amp_O2", False, DECIDE, "weights then stay in FP32, under autocast")
     return used, unread
 
 
@@ -152,15 +192,26 @@ def _name(text: Any) -> str:
     return kept or "imported"
 
 
-def _special(put: dict[str, Any], take: Any, task: str) -> None:
+def _special(found: Imported, take: Any, task: str) -> None:
     """Values that are written otherwise on the two sides."""
+    put = found.fields
     names = {there: here for here, there in ACTIVATIONS.items()} | {"swiglu": ("silu", True), "geglu": ("gelu", True)}
     activation, normalization = take("model.activation", str), take("model.normalization", str)
     if activation in names:
         put["model.activation_func"], put["model.gated_linear_unit"] = names[activation]
-    if normalization is not None:
+    elif activation is not None:
+        found.add("model.activation", activation, REFUSED, f"a recipe's are {', '.join(sorted(names))}")
+    if normalization in NORMS:
         put["model.normalization"] = "RMSNorm" if normalization == "rmsnorm" else "LayerNorm"
         put["model.layernorm_zero_centered_gamma"] = normalization == "layernorm1p"
+    elif normalization is not None:
+        found.add("model.normalization", normalization, REFUSED, f"a recipe's are {', '.join(NORMS)}")
+    kind = take("model.position_embedding_type", str)
+    if kind not in (None, "rope", "learned_absolute"):
+        found.add("model.position_embedding_type", kind, REFUSED, "a recipe's are rope, learned_absolute")
+    longest = take("model.max_position_embeddings", int)
+    if longest is not None:
+        put["model.max_position_embeddings"] = longest
     unit, rows = take("model.make_vocab_size_divisible_by", int), take("model.override_vocab_size", int)
     if rows:
         # NeMo then has just these rows, at any TP, and reads no padding unit.
@@ -174,43 +225,116 @@ def _special(put: dict[str, Any], take: Any, task: str) -> None:
         put["model.rope_scaling_type"] = "linear" if divided else "llama3"
     put["parallelism.vpp"] = take("model.virtual_pipeline_model_parallel_size") or 1
     put["recompute.granularity"] = take("model.activations_checkpoint_granularity") or "none"
-    fp32 = str(take("trainer.precision")) in ("32", "32-true")
-    put["precision.dtype"] = "fp32" if fp32 else "bf16"
-    put["precision.fp8"] = "delayed" if take("model.fp8", bool) else "none"
-    put["precision.fp8_format"] = "e4m3" if take("model.fp8_e4m3", bool) else "hybrid"
-    take("model.fp8_hybrid")
-    put["precision.grad_reduce_dtype"] = take("model.optim.grad_sync_dtype") or "auto"
-    put["optimizer.distributed"] = "distributed" in str(take("model.optim.name"))
-    betas = take("model.optim.betas", list)
-    if betas is not None:
-        put |= dict(zip(("optimizer.beta1", "optimizer.beta2"), betas, strict=False))
-    schedules = {there: here for here, there in SCHEDULES.items()}
-    put["optimizer.lr_schedule"] = schedules.get(take("model.optim.sched.name", str) or "", "cosine")
-    take("model.optim.sched.constant_steps")
-    nodes, per_node = take("trainer.num_nodes", int) or 1, take("trainer.devices", int) or 1
-    put["resources.gpus"] = nodes * per_node
+    _precision(found, take)
     keep = take("exp_manager.checkpoint_callback_params.save_top_k")
     put["checkpoint.keep_last"] = None if keep in (None, -1) else keep
     asynchronous = take("exp_manager.checkpoint_callback_params.async_save")
     put["checkpoint.async"] = bool(asynchronous) and task == "cpt"
+    _tokenizer(found, take, task)
+
+
+def _precision(found: Imported, take: Any) -> None:
+    put = found.fields
+    precision = str(take("trainer.precision"))
+    if precision in ("32", "32-true"):
+        put["precision.dtype"] = "fp32"
+    elif precision.startswith("bf16"):
+        put["precision.dtype"] = "bf16"
+    else:
+        found.add("trainer.precision", precision, DECIDE, "a recipe has bf16 and fp32")
+    narrow, hybrid = take("model.fp8_e4m3", bool), take("model.fp8_hybrid", bool)
+    # NeMo: with neither format there is no FP8.
+    put["precision.fp8"] = "delayed" if take("model.fp8", bool) and (narrow or hybrid) else "none"
+    put["precision.fp8_format"] = "e4m3" if narrow else "hybrid"
+
+
+def _tokenizer(found: Imported, take: Any, task: str) -> None:
+    put = found.fields
     library = take("model.tokenizer.library", str)
     model, kind = take("model.tokenizer.model", str), take("model.tokenizer.type", str)
     if library == "sentencepiece":
         put["tokenizer.kind"], put["tokenizer.path"] = "sentencepiece", model
+        if kind not in (None, "GPT2BPETokenizer"):
+            found.add("model.tokenizer.type", kind, HARMLESS, "library sentencepiece reads model.tokenizer.model")
     elif library == "huggingface" and kind:
         put["tokenizer.kind"], put["tokenizer.path"] = "tokenizer_json", f"{kind}/tokenizer.json"
+    elif task == "cpt":
+        found.add("model.tokenizer.library", library, MISSING, "set tokenizer.path and model.vocab_size")
 
 
-def _of_task(put: dict[str, Any], take: Any, task: str) -> None:
+def _optimizer(found: Imported, take: Any) -> None:
+    put = found.fields
+    name = take("model.optim.name", str)
+    put["optimizer.distributed"] = "distributed" in str(name)
+    if name not in OPTIMIZERS:
+        found.add("model.optim.name", name, DECIDE, f"a recipe has adam: {', '.join(OPTIMIZERS)}")
+    dtype = str(take("model.optim.grad_sync_dtype") or "fp32").removeprefix("torch.")
+    dtypes = {"bfloat16": "bf16", "float32": "fp32", "bf16": "bf16", "fp32": "fp32", "32": "fp32"}
+    if dtype in dtypes:
+        put["precision.grad_reduce_dtype"] = dtypes[dtype]
+    else:
+        found.add("model.optim.grad_sync_dtype", dtype, DECIDE, "a recipe has bf16 and fp32")
+    betas = take("model.optim.betas", list)
+    if betas is not None and len(betas) == 2:
+        put |= dict(zip(("optimizer.beta1", "optimizer.beta2"), betas, strict=True))
+    elif betas is not None:
+        found.add("model.optim.betas", betas, UNREAD, "two numbers")
+    schedules = {there: here for here, there in SCHEDULES.items()}
+    schedule = take("model.optim.sched.name", str)
+    if schedule in schedules:
+        put["optimizer.lr_schedule"] = schedules[schedule]
+    elif schedule is not None:
+        found.add("model.optim.sched.name", schedule, DECIDE, f"a recipe has {', '.join(schedules)}")
+    held = take("model.optim.sched.constant_steps")
+    if held and schedules.get(schedule or "") != "constant":
+        reason = "the decay ends at max_steps - constant_steps; a recipe's ends with the run"
+        found.add("model.optim.sched.constant_steps", held, DECIDE, reason)
+
+
+def _resources(found: Imported, take: Any, flat: Mapping[str, Any]) -> None:
+    """GPUs; the time limit is the job's, else the trainer's own."""
+    put = found.fields
+    nodes, per_node = take("trainer.num_nodes", int), take("trainer.devices", int)
+    if nodes and per_node and per_node > 0:
+        put["resources.gpus"] = nodes * per_node
+    keys = ("run.time_limit", "trainer.max_time", "exp_manager.max_time_per_run")
+    limits = [key for key in keys if flat.get(key) is not None and take(key, str)]
+    for key in limits:
+        text = str(flat[key])
+        seconds = slurm_seconds(text) if key == "run.time_limit" else _lightning_seconds(text)
+        if not seconds:
+            found.add(key, text, UNREAD, "a time limit: set resources.time_limit")
+        elif "resources.time_limit" not in put:
+            put["resources.time_limit"] = written_duration(seconds)
+        else:
+            hours = written_duration(seconds)
+            reason = f"the program ends itself after {hours}; ours does so shortly before resources.time_limit"
+            found.add(key, text, HARMLESS, reason)
+
+
+def _lightning_seconds(text: str) -> int | None:
+    """``DD:HH:MM:SS``."""
+    match = re.fullmatch(r"(\d+):(\d+):(\d+):(\d+)", text)
+    if match is None:
+        return None
+    days, hours, minutes, seconds = map(int, match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def _of_task(found: Imported, take: Any, task: str, flat: Mapping[str, Any]) -> None:
     """Length, validation, data and first weights: other keys for every task."""
+    put = found.fields
     home = "trainer" if task == "cpt" else f"trainer.{task}"
     put["optimizer.clip_grad"] = float(take(f"{home}.gradient_clip_val", NUMBER) or 0)
-    every = take(f"{home}.val_check_interval")
-    if isinstance(every, int):
-        put["train.val_every_steps"] = every
-    steps = take(f"{home}.limit_val_batches")
-    if isinstance(steps, int):
-        put["train.val_steps"] = steps
+    every, steps = take(f"{home}.val_check_interval"), take(f"{home}.limit_val_batches")
+    for name, value, path in (
+        ("val_check_interval", every, "train.val_every_steps"),
+        ("limit_val_batches", steps, "train.val_steps"),
+    ):
+        if isinstance(value, int):
+            put[path] = value
+        elif f"{home}.{name}" in flat and isinstance(value, float):
+            found.add(f"{home}.{name}", value, HARMLESS, f"a share, of validation only: set {path}")
     saved = take(f"{home}.save_interval") or take("exp_manager.checkpoint_callback_params.every_n_train_steps") or every
     if isinstance(saved, int):
         put["checkpoint.every_steps"] = saved
@@ -218,17 +342,27 @@ def _of_task(put: dict[str, Any], take: Any, task: str) -> None:
     if source:
         put["checkpoint.from"], put["checkpoint.load"] = source, ["weights"]
     if task == "cpt":
-        put["train.steps"] = take("trainer.max_steps")
-        put["train.log_every_steps"] = take("trainer.log_every_n_steps")
+        length = take("trainer.max_steps", int)
+        if length is not None and length > 0:
+            put["train.steps"] = length
+        elif length is not None:
+            found.add("trainer.max_steps", length, UNREAD, "a pretraining needs a number of steps: set train.steps")
+        if (logged := take("trainer.log_every_n_steps", int)) is not None:
+            put["train.log_every_steps"] = logged
         prefix = take("model.data.data_prefix", list) or take("model.data.data_prefix.train", list)
         if prefix is not None:
             put["data.blend"] = _blend(prefix)
+            if len(prefix) > 1 and not any(map(_weight, prefix)):
+                found.add("model.data.data_prefix", prefix, DECIDE, "sources without weights")
         if split := take("model.data.splits_string"):
             put["data.split"] = split
         return
     most = take(f"{home}.max_steps")
     put |= {"train.steps": most} if isinstance(most, int) and most > 0 else {"train.epochs": take(f"{home}.max_epochs")}
     if task == "sft":
+        if take("model.answer_only_loss") is False and not take("model.data.chat"):
+            reason = "NeMo's loss then counts prompts too; a recipe's counts answers"
+            found.add("model.answer_only_loss", False, DECIDE, reason)
         put["data.train"] = take("model.data.train_ds.file_path")
         put["data.validation"] = take("model.data.validation_ds.file_path")
         put["task.format"] = "chat" if take("model.data.chat") else "prompt_response"
