@@ -364,10 +364,10 @@ def _unescaped_in_quotes(text: str) -> str:
 
 def _start(node: Node, source: bytes) -> int:
     """Where a node begins; the grammar counts white space before an expansion in quotes to the expansion."""
-    text = source[node.start_byte : node.end_byte]
-    return node.start_byte + (
-        len(text) - len(text.lstrip()) if node.type.endswith(("expansion", "substitution")) else 0
-    )
+    begin: int = node.start_byte
+    text = source[begin : node.end_byte]
+    is_expansion = node.type.endswith(("expansion", "substitution"))
+    return begin + len(text) - len(text.lstrip()) if is_expansion else begin
 
 
 def _text(node: Node, source: bytes) -> str:
