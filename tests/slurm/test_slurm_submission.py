@@ -285,7 +285,7 @@ def test_slurm_jobs_submitted_by_hand_are_seen_and_cancelled(tmp_path: Path) -> 
     job = job_of(run)
     assert (job.submission.job_id, job.word, [one.job_id for one in job.also]) == (runs, "running", [waits])
     (listed,), _ = jobs_of([run])
-    assert (listed.submission.job_id, listed.word, listed.also) == (runs, "running", job.also)
+    assert (listed.submission.job_id, listed.word, [one.job_id for one in listed.also]) == (runs, "running", [waits])
     told: list[str] = []
     said = control.cancel(run, told.append)
     step = latest_rows(run.metrics, "train")[-1]["step"]
