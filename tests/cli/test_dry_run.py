@@ -128,6 +128,23 @@ def test_relative_paths_are_read_from_where_the_command_is_typed(cli: Cli, tmp_p
     assert recipe.checkpoint.source == FromPath(str(tmp_path / "old/iter_0000100"))
 
 
+@pytest.mark.parametrize("field", ["cluster.paths.runs", "data.cache_dir", "checkpoint.from"])
+def test_a_home_that_does_not_exist_is_refused_by_name(cli: Cli, tmp_path: Path, field: str) -> None:
+    done = cli("train", "cpt", "--stage", "debug", f"{field}=~no-such-user/x", "--dry-run")
+    assert (done.code, f"{field} = ~no-such-user/x: is in a home that does not exist" in done.said) == (2, True), done
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_of_runs_in_a_home_that_does_not_exist_is_refused(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = cli("jobs", "list", "--runs", "~no-such-user/x")
+    assert (done.code, "--runs = ~no-such-user/x: is in a home that does not exist" in done.said) == (2, True)
+    monkeypatch.setenv("COLOSSEUM_RUNS", "~no-such-user/x")
+    done = cli("jobs", "list")
+    assert (done.code, "COLOSSEUM_RUNS = ~no-such-user/x" in done.said) == (2, True)
+
+
 def test_the_path_of_a_reference_policy_is_read_from_there_too(cli: Cli, tmp_path: Path) -> None:
     words = ("align", "dpo", "--stage", "debug", "task.reference_from=old/iter_0000100")
     assert cli(*words, "--dry-run", "--out", "kept").code == 0

@@ -133,6 +133,16 @@ def test_an_image_that_pyxis_would_look_for_elsewhere_is_refused(image: str, rul
     assert rule in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [("cluster.container.mounts=['~no-such-user/a:/b']",), ("cluster.venv=~no-such-user/a", "cluster.container=null")],
+)
+def test_a_path_in_a_home_that_does_not_exist_is_refused(words: tuple[str, ...]) -> None:
+    """The job would look for a folder named ~no-such-user, or use the next python in PATH."""
+    with pytest.raises(RefusedInput, match="is in a home that does not exist"):
+        compiled(*words)
+
+
 def test_an_engine_without_an_image_is_refused() -> None:
     with pytest.raises(RefusedInput, match="names no image of engine mcore"):
         compiled("cluster.container.image=null")

@@ -16,6 +16,7 @@ from colosseum.data.eod import eod_id
 from colosseum.data.indexed import bin_path, idx_path, read_lengths
 from colosseum.engines.registry import engine_of
 from colosseum.errors import Fault, RefusedInput
+from colosseum.home import expanded
 from colosseum.launch import environment
 from colosseum.launch.schedulers.scripts import scripts_of
 from colosseum.reading import Unreadable, read_bytes
@@ -31,21 +32,21 @@ def anchored(recipe: Recipe, base: Path) -> Recipe:
     """The recipe with relative paths of data, tokenizer and checkpoint read from ``base``: ranks run elsewhere."""
     data = recipe.as_data()
 
-    def fix(section: dict[str, Any], key: str) -> None:
+    def fix(section: dict[str, Any], key: str, within: str) -> None:
         if section[key] is not None:
-            section[key] = os.path.normpath(base / os.path.expanduser(section[key]))  # noqa: PTH111
+            section[key] = os.path.normpath(base / expanded(section[key], f"{within}.{key}"))
 
-    for entry in data["data"]["blend"]:
-        fix(entry, "path")
+    for i, entry in enumerate(data["data"]["blend"]):
+        fix(entry, "path", f"data.blend.{i}")
     for key in ("train", "validation", "cache_dir"):
-        fix(data["data"], key)
-    fix(data["tokenizer"], "path")
+        fix(data["data"], key, "data")
+    fix(data["tokenizer"], "path", "tokenizer")
     if isinstance(recipe.checkpoint.source, FromPath):
-        fix(data["checkpoint"], "from")
+        fix(data["checkpoint"], "from", "checkpoint")
     if isinstance(_reference(recipe), FromPath):
-        fix(data["task"], "reference_from")
+        fix(data["task"], "reference_from", "task")
     site.anchor(data["cluster"], base)
-    fix(data["cluster"]["paths"], "data")
+    fix(data["cluster"]["paths"], "data", "cluster.paths")
     return Recipe.from_data(data)
 
 

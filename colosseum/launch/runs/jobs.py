@@ -16,6 +16,7 @@ from typing import Any
 from colosseum import owner
 from colosseum.bundle import SLURM_SCRIPT
 from colosseum.errors import EnvironmentFault, Fault, RefusedInput
+from colosseum.home import named_runs
 from colosseum.launch.local.run_processes import processes
 from colosseum.launch.schedulers.base import JobState, Queue, Submission
 from colosseum.launch.schedulers.registry import SCHEDULERS, scheduler_of
@@ -286,8 +287,8 @@ def _its_own(run: RunDir, state: JobState) -> JobState:
 
 def runs_folder(given: Path | None, cluster: str | None) -> Path:
     """--runs, COLOSSEUM_RUNS, else the cluster's own, for which alone a cluster file is read."""
-    if known := given or os.environ.get("COLOSSEUM_RUNS"):
-        return Path(known).expanduser()
+    if known := named_runs(given):
+        return known
     from colosseum.launch.runs.submit import runs_root  # with the recipe code, which takes a while to load
     from colosseum.recipe.load import load_cluster
 

@@ -13,6 +13,7 @@ from colosseum.bundle import LaunchBundle, write_bundle
 from colosseum.engines.planned import plan as plan_of
 from colosseum.engines.registry import cannot_train, engine_of
 from colosseum.errors import EnvironmentFault, Fault, RefusedInput
+from colosseum.home import expanded, named_runs
 from colosseum.launch import environment
 from colosseum.launch.bundles import inputs
 from colosseum.launch.bundles.compile import Compiled, Lineage, compile_bundle
@@ -42,9 +43,7 @@ def prepare(recipe: Recipe, base: Path, *, lineage: Lineage | None = None) -> Co
 
 def runs_root(given: Path | None, cluster: Cluster) -> Path:
     """Where run folders are made: --runs, COLOSSEUM_RUNS, the cluster's own, ./runs."""
-    if given is not None:
-        return given
-    return Path(os.environ.get("COLOSSEUM_RUNS") or cluster.paths.runs).expanduser()
+    return named_runs(given) or expanded(cluster.paths.runs, "cluster.paths.runs")
 
 
 def find_run(name: str, runs: Path) -> RunDir:

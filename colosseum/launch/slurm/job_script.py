@@ -27,6 +27,7 @@ _OWNED = """account array begin chdir cluster clusters constraint container cont
     tasks-per-node test-only time time-min tres-per-task wait workdir"""
 # A whole node (slurm.exclusive) already requests these; oversubscribe and its old name share would undo that.
 _OF_EXCLUSIVE = "mem mem-per-cpu mem-per-gpu oversubscribe share"
+_NO_HOME = "is in a home that does not exist"
 # sbatch reads an option into 8 KiB; every character may need a backslash.
 _LONGEST = 4000
 
@@ -69,6 +70,10 @@ def faults(recipe: Recipe) -> list[Fault]:
     for mount in container.mounts if container else ():
         if "," in mount:
             fault("container.mounts", mount, "must not contain a comma: pyxis reads it as the start of the next mount")
+        if mount.startswith("~"):
+            fault("container.mounts", mount, _NO_HOME)
+    if cluster.venv is not None and cluster.venv.startswith("~"):
+        fault("venv", cluster.venv, _NO_HOME)
     image = image_of(cluster, recipe.engine)
     if container and image is None:
         fault("container.image", None, f"names no image of engine {recipe.engine} (nor does container.images)")
@@ -95,7 +100,7 @@ def _image_rule(image: str) -> tuple[str, tuple[str, ...]] | None:
     if image.startswith("/"):
         return None
     if image.startswith("~"):
-        return "is in a home that does not exist", ()
+        return _NO_HOME, ()
     host, slash, rest = image.removeprefix("docker://").partition("/")
     if "#" not in image and slash and ("." in host or ":" in host):
         return "a registry image must have the form REGISTRY#IMAGE", (f"{host}#{rest}",)
