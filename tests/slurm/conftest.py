@@ -70,7 +70,7 @@ def _free_port_base() -> int:
 
 def _settings(folder: str, **settings: str) -> dict[str, str]:
     env = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "SBATCH_", "SRUN_", "SALLOC_"))}
-    env |= {"DEV_SLURM_DIR": folder, "DEV_SLURM_PORT": str(_free_port_base()), "OMP_NUM_THREADS": "1"}
+    env |= {"DEV_SLURM_DIR": folder, "DEV_SLURM_PORT": str(_free_port_base()), "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
     return env | {f"DEV_SLURM_{k.upper()}": v for k, v in settings.items()} | {"SLURM_CONF": f"{folder}/slurm.conf"}
 
 
