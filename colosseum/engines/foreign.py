@@ -81,6 +81,19 @@ def total_steps(recipe: Recipe) -> int:
     return derived.total_steps(recipe) or 0
 
 
+def held_steps(recipe: Recipe) -> int:
+    """Steps at min_lr after the decay: NeMo's ``constant_steps``, which it takes off the run's steps."""
+    end = recipe.optimizer.decay_steps
+    return 0 if end is None else max(0, total_steps(recipe) - end)
+
+
+def decay_within_run(recipe: Recipe, found: Refusals) -> None:
+    """NeMo's decay ends with the run or before it."""
+    end, steps = recipe.optimizer.decay_steps, total_steps(recipe)
+    rule = "ends its decay within the run; mcore, megatron-lm and bridge also after it"
+    found.unless(end is None or steps == 0 or end <= steps, "optimizer.decay_steps", end, rule, None, steps)
+
+
 def minutes(seconds: float) -> int:
     """Whole minutes, rounded up."""
     return int(-(-seconds // 60))

@@ -233,11 +233,17 @@ def _precision(recipe: Recipe) -> dict[str, Any]:
 def _rates(recipe: Recipe) -> dict[str, Any]:
     """The schedule's shape: the share of warm-up and the ratio of the two rates."""
     opt, total = recipe.optimizer, derived.total_steps(recipe)
-    share = opt.warmup_steps / total if total else 0.0
+    share = derived.warmup_steps(recipe) / total if total else 0.0
+    decay = max(2, round(STEPS * opt.decay_steps / total)) if opt.decay_steps and total else None
+    warmup = min((decay or STEPS) - 1, ceil(share * STEPS))
+    wsd = round(STEPS * opt.wsd_decay_steps / total) if opt.wsd_decay_steps and total else 1
     return {
         "lr": LR,
         "min_lr": LR * (opt.min_lr / opt.lr) if opt.lr else 0.0,
-        "warmup_steps": min(STEPS - 1, ceil(share * STEPS)),
+        "warmup_steps": warmup,
+        "warmup_fraction": None,
+        "decay_steps": decay,
+        "wsd_decay_steps": min(max(1, wsd), (decay or STEPS) - warmup) if opt.lr_schedule == "wsd" else None,
         # As engine mcore saves it: one rank's is sharded too, so that a layout of several can load it.
         "distributed": bool(Facts.of(recipe).sharded_optimizer),
     }

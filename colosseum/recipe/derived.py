@@ -51,6 +51,17 @@ def tokens_per_step(recipe: Recipe) -> int:
     return recipe.batch.gbs * recipe.batch.seq_length * sequences_per_sample(recipe)
 
 
+def decay_steps(recipe: Recipe) -> int | None:
+    """Step at which the learning rate has reached min_lr; None where the run's length is not known."""
+    return recipe.optimizer.decay_steps or total_steps(recipe)
+
+
+def warmup_steps(recipe: Recipe) -> int:
+    """Steps of the warm-up; a share is of the decay, as in Megatron-LM (lr_warmup_fraction)."""
+    share = recipe.optimizer.warmup_fraction
+    return recipe.optimizer.warmup_steps if share is None else round(share * (decay_steps(recipe) or 0))
+
+
 def distributed_optimizer(recipe: Recipe, sharded_ranks: int | None) -> bool | None:
     """Whether optimizer states are sharded: the recipe's value; auto = when dp * cp (``sharded_ranks``) is above 1."""
     choice = recipe.optimizer.distributed

@@ -51,10 +51,36 @@ def length_is_a_step(facts: Facts) -> Iterator[Finding]:
 
 
 def warmup_ends(facts: Facts) -> Iterator[Finding]:
-    """megatron-core's scheduler requires the warm-up to be shorter than the run."""
-    warmup, total = facts.recipe.optimizer.warmup_steps, facts.total_steps
-    if total is not None and total > 0 and warmup >= total:
-        yield Finding("optimizer.warmup_steps", f"must be less than the {total} steps of the run", (total // 10, 0))
+    """megatron-core's scheduler requires the warm-up to be shorter than the decay, whose end may be set."""
+    opt, total = facts.recipe.optimizer, facts.total_steps
+    if opt.warmup_fraction is not None and opt.warmup_steps:
+        rule = "set optimizer.warmup_steps or optimizer.warmup_fraction, not both"
+        yield Finding("optimizer.warmup_fraction", rule, (None,))
+        return
+    end = opt.decay_steps or total
+    if end and derived.warmup_steps(facts.recipe) >= end:
+        of = "decay" if opt.decay_steps else "run"
+        name = "warmup_steps" if opt.warmup_fraction is None else "warmup_fraction"
+        nearest = (end // 10, 0) if opt.warmup_fraction is None else (0.1,)
+        yield Finding(f"optimizer.{name}", f"must be less than the {end} steps of the {of}", nearest)
+
+
+def decay_fits_schedule(facts: Facts) -> Iterator[Finding]:
+    """Lengths of the decay belong to schedules that have one."""
+    opt, total = facts.recipe.optimizer, facts.total_steps
+    wsd = opt.lr_schedule == "wsd"
+    if opt.decay_steps is not None and opt.lr_schedule == "constant":
+        yield Finding("optimizer.decay_steps", "has no effect with lr_schedule = constant", (None,))
+    if wsd and opt.wsd_decay_steps is None:
+        yield Finding(
+            "optimizer.wsd_decay_steps", "must be given with lr_schedule = wsd", (max(1, (total or 10) // 10),)
+        )
+    if not wsd and opt.wsd_decay_steps is not None:
+        yield Finding("optimizer.wsd_decay_steps", "has no effect without lr_schedule = wsd", (None,))
+    end = opt.decay_steps or total
+    room = None if not end else end - derived.warmup_steps(facts.recipe)
+    if wsd and opt.wsd_decay_steps and room is not None and opt.wsd_decay_steps > room > 0:
+        yield Finding("optimizer.wsd_decay_steps", f"must be at most the {room} steps after the warm-up", (room,))
 
 
 def rates_fall(facts: Facts) -> Iterator[Finding]:
@@ -185,6 +211,7 @@ RULES: tuple[Rule, ...] = (
     epochs_need_rows,
     length_is_a_step,
     warmup_ends,
+    decay_fits_schedule,
     rates_fall,
     data_of_task,
     split_has_shares,

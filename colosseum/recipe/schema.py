@@ -190,8 +190,16 @@ class Optimizer(Section):
     name: Literal["adam"] = "adam"
     lr: Rate = 1e-5
     min_lr: Rate = 0.0
-    lr_schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    lr_schedule: Literal["cosine", "linear", "constant", "wsd"] = Field(
+        "cosine", description="wsd: warm-up, stable at lr, then a decay of wsd_decay_steps"
+    )
     warmup_steps: Whole = 0
+    warmup_fraction: Fraction | None = Field(None, description="warm-up as a share of the decay, not in warmup_steps")
+    decay_steps: Count | None = Field(None, description="step at which lr has reached min_lr; null = the last")
+    wsd_decay_steps: Count | None = Field(None, description="wsd: steps that the decay at the end takes")
+    wsd_decay: Literal["exponential", "linear", "cosine", "minus_sqrt"] = Field(
+        "exponential", description="wsd: shape of the decay"
+    )
     weight_decay: Rate = 0.1
     beta1: Fraction = 0.9
     beta2: Fraction = 0.95

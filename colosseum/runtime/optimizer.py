@@ -12,6 +12,7 @@ from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 
+from colosseum.recipe import derived
 from colosseum.recipe.rules_base import Facts
 from colosseum.recipe.schema import Recipe
 from colosseum.runtime import device
@@ -99,14 +100,17 @@ def _one_or_all(functions: list[Any]) -> Any:
 def schedule(recipe: Recipe, optimizer: Any, total_steps: int) -> Any:
     """megatron-core's schedule, counted in samples; a resumed run follows its own recipe's rates, not the old one's."""
     opt, gbs = recipe.optimizer, recipe.batch.gbs
+    wsd = opt.lr_schedule == "wsd"
     return OptimizerParamScheduler(
         optimizer,
         init_lr=0.0,
         max_lr=opt.lr,
         min_lr=opt.min_lr,
-        lr_warmup_steps=opt.warmup_steps * gbs,
-        lr_decay_steps=total_steps * gbs,
-        lr_decay_style=opt.lr_schedule,
+        lr_warmup_steps=derived.warmup_steps(recipe) * gbs,
+        lr_decay_steps=(opt.decay_steps or total_steps) * gbs,
+        lr_decay_style="WSD" if wsd else opt.lr_schedule,
+        wsd_decay_steps=(opt.wsd_decay_steps or 0) * gbs if wsd else None,
+        lr_wsd_decay_style=opt.wsd_decay if wsd else None,
         start_wd=opt.weight_decay,
         end_wd=opt.weight_decay,
         wd_incr_steps=total_steps * gbs,

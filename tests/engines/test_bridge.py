@@ -36,6 +36,7 @@ EVERYTHING = {
         *("recompute.method=block", "recompute.num_layers=2", "parallelism.tp=2", "overlap.tp_comm=true"),
         *("tokenizer.kind=tokenizer_json", "tokenizer.path=/t/tokenizer.json", "model.rope_scaling=8.0"),
         *("model.rope_scaling_type=yarn", "model.original_max_position_embeddings=4096"),
+        *("optimizer.lr_schedule=wsd", "optimizer.wsd_decay_steps=5"),
     ),
     "colosseum-355b/cpt-16k-expand": (*CPT, "recompute.granularity=selective", "model.rope_scaling=8.0"),
     "colosseum-355b/sft": LORA,

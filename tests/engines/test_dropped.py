@@ -17,6 +17,7 @@ EVERYTHING_ON = (
     *("tokenizer.kind=tokenizer_json", "tokenizer.path=/t/tokenizer.json", "data.eod_mask_loss=true"),
     *("data.blend=[{path: /d/a, weight: 1}]", "data.cache_dir=/c", "train.steps=5000"),
     *("overlap.defer_embedding_wgrad_compute=true", "model.max_position_embeddings=8192"),
+    "optimizer.decay_steps=4000",
 )
 TEXTS = {
     "normalization": "LayerNorm",

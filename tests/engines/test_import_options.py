@@ -218,6 +218,16 @@ def test_steps_and_samples_mixed_are_refused_as_megatron_lm_does(text: str) -> N
         megatron.read(f"--global-batch-size 10 {text}")
 
 
+def test_wsd_and_a_decay_of_its_own_length() -> None:
+    text = "--train-iters 1000 --lr-decay-style WSD --lr-wsd-decay-iters 100 --lr-wsd-decay-style minus_sqrt"
+    found = {key: value for key, value in megatron.read(text).fields.items() if key.startswith("optimizer.")}
+    assert (found["optimizer.lr_schedule"], found["optimizer.wsd_decay_steps"]) == ("wsd", 100)
+    assert found["optimizer.wsd_decay"] == "minus_sqrt" and "optimizer.decay_steps" not in found
+    samples = "--train-samples 1000 --global-batch-size 10 --lr-decay-samples 800 --lr-warmup-fraction 0.1"
+    found = megatron.read(samples).fields
+    assert (found["optimizer.decay_steps"], found["optimizer.warmup_steps"]) == (80, 8)
+
+
 @pytest.mark.parametrize(("each", "vpp"), [(1, 10), (2, 5), (5, 2), (10, 1)])
 def test_layers_per_virtual_stage(each: int, vpp: int) -> None:
     text = "--num-layers 80 --pipeline-model-parallel-size 8 --num-layers-per-virtual-pipeline-stage"

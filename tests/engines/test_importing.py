@@ -95,6 +95,21 @@ srun torchrun --nproc_per_node 8 pretrain_gpt.py \\
     assert found.of(REFUSED, MISSING, *OPEN) == []
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("optimizer.lr_schedule=wsd", "optimizer.wsd_decay_steps=500", "optimizer.wsd_decay=minus_sqrt"),
+        ("optimizer.decay_steps=900", "optimizer.lr_schedule=linear"),
+    ],
+)
+def test_schedules_come_back(words: tuple[str, ...], rendered: Rendered, resolved: Resolved) -> None:
+    name, words = "colosseum-355b/cpt-4k-bf16", (*MEGATRON, *words)
+    command = json.loads(rendered(name, *words).files["command.json"])
+    found = import_megatron.read(shlex.join([*command["arguments"], *command["first"]]))
+    assert differing(resolved(name, *words), found.fields) == {}
+    assert {"optimizer.decay_steps", "optimizer.wsd_decay_steps"} & found.fields.keys()
+
+
 @pytest.mark.parametrize(("rows", "tp"), [(50304, 1), (50304, 4), (50304, 8), (256000, 16), (32003, 1)])
 def test_rows_that_a_nemo_1_file_overrides_are_kept_at_any_tp(rows: int, tp: int, tmp_path: Path) -> None:
     """NeMo takes ``override_vocab_size`` as the padded size; 50304 is no multiple of 128 * 4."""

@@ -25,6 +25,19 @@ CASES = [
     # Transformer Engine's Adam for FP8 weights
     (FP8, "precision.moments_dtype=bf16", "precision.moments_dtype", "must be fp32 with FP8 weights", ["fp32"]),
     (FP8, "precision.moments_dtype=bf16", "precision.fp8_params", "must be false with", [False]),
+    # the schedule
+    (CPU, "optimizer.warmup_fraction=0.5", "optimizer.warmup_fraction", "not both", [None]),
+    (CPU, "optimizer.decay_steps=10", "optimizer.warmup_steps", "less than the 10 steps of the decay", [1, 0]),
+    (CPU, "optimizer.lr_schedule=constant optimizer.decay_steps=50", "optimizer.decay_steps", "no effect", [None]),
+    (CPU, "optimizer.lr_schedule=wsd", "optimizer.wsd_decay_steps", "must be given", ANY),
+    (CPU, "optimizer.wsd_decay_steps=5", "optimizer.wsd_decay_steps", "no effect without", [None]),
+    (
+        CPU,
+        "optimizer.lr_schedule=wsd optimizer.wsd_decay_steps=95 train.steps=100",
+        "optimizer.wsd_decay_steps",
+        "at most the 90 steps after the warm-up",
+        [90],
+    ),
     # layout
     (EXPAND, "resources.gpus=3072", "resources.gpus", "dp would be 9.6", [2880, 2240, 1920]),
     (EXPAND, "resources.gpus=2881", "resources.gpus", "dp would be 9.00313", [2880, 2240, 1920]),

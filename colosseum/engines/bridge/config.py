@@ -13,6 +13,7 @@ from typing import Any
 
 from colosseum.engines.calls import ACTIVATIONS, DTYPES, Node, call, setting
 from colosseum.engines.foreign import RUN, minutes, source_folder, total_steps
+from colosseum.recipe import derived
 from colosseum.recipe.schema import Model, Recipe
 from colosseum.recipe.source import Fresh
 from colosseum.rundir import checkpoint_folder
@@ -243,11 +244,15 @@ def _optimizer(recipe: Recipe) -> Node:
 
 def _scheduler(recipe: Recipe) -> Node:
     opt = recipe.optimizer
+    wsd: Node = {}
+    if opt.lr_schedule == "wsd":
+        wsd = {"lr_wsd_decay_iters": opt.wsd_decay_steps, "lr_wsd_decay_style": opt.wsd_decay}
     return call(
         f"{CONFIG}:SchedulerConfig",
-        lr_decay_style=opt.lr_schedule,
-        lr_decay_iters=total_steps(recipe),
-        lr_warmup_iters=opt.warmup_steps,
+        lr_decay_style="WSD" if wsd else opt.lr_schedule,
+        lr_decay_iters=opt.decay_steps or total_steps(recipe),
+        lr_warmup_iters=derived.warmup_steps(recipe),
+        **wsd,
         start_weight_decay=opt.weight_decay,
         end_weight_decay=opt.weight_decay,
     )

@@ -20,6 +20,7 @@ from colosseum.engines.foreign import (
 )
 from colosseum.errors import Fault
 from colosseum.planning.plan import Plan
+from colosseum.recipe import derived
 from colosseum.recipe.schema import Recipe
 from colosseum.recipe.source import Fresh
 from colosseum.rundir import RunDir
@@ -251,8 +252,11 @@ def _precision(recipe: Recipe) -> Iterator[str]:
 def _optimizer(recipe: Recipe) -> Iterator[str]:
     opt, steps = recipe.optimizer, str(total_steps(recipe))
     yield from ("--optimizer", opt.name, "--lr", repr(opt.lr), "--min-lr", repr(opt.min_lr))
-    yield from ("--lr-decay-style", opt.lr_schedule, "--lr-decay-iters", steps)
-    yield from ("--lr-warmup-iters", str(opt.warmup_steps), "--weight-decay", repr(opt.weight_decay))
+    style = "WSD" if opt.lr_schedule == "wsd" else opt.lr_schedule
+    yield from ("--lr-decay-style", style, "--lr-decay-iters", str(opt.decay_steps or steps))
+    if opt.wsd_decay_steps is not None:
+        yield from ("--lr-wsd-decay-iters", str(opt.wsd_decay_steps), "--lr-wsd-decay-style", opt.wsd_decay)
+    yield from ("--lr-warmup-iters", str(derived.warmup_steps(recipe)), "--weight-decay", repr(opt.weight_decay))
     yield from ("--adam-beta1", repr(opt.beta1), "--adam-beta2", repr(opt.beta2), "--adam-eps", repr(opt.eps))
     yield from ("--clip-grad", repr(opt.clip_grad))
     yield from _option("--use-distributed-optimizer", opt.distributed)

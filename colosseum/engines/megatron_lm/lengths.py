@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from colosseum.engines.importing import MISSING, Imported
 from colosseum.engines.megatron_lm.given import Given
 from colosseum.errors import Fault, RefusedInput
 
 IN_STEPS = ("--lr-decay-iters", "--lr-warmup-iters")
 IN_SAMPLES = ("--lr-decay-samples", "--lr-warmup-samples")
-SCHEDULES = ("constant", "linear", "cosine")
+SCHEDULES = {"constant": "constant", "linear": "linear", "cosine": "cosine", "WSD": "wsd"}
 
 
 def lengths(found: Imported, given: Given) -> None:
@@ -85,24 +88,39 @@ def _schedule(found: Imported, given: Given, by_samples: bool) -> None:
     put, unit = found.fields, "samples" if by_samples else "iters"
     style = given.text("--lr-decay-style")
     if style in SCHEDULES:
-        put["optimizer.lr_schedule"] = style
+        put["optimizer.lr_schedule"] = SCHEDULES[style]
     elif style is not None:
-        given.decide("--lr-decay-style", "a recipe has constant, linear and cosine")
-    gbs, steps = put.get("batch.gbs"), put.get("train.steps")
-    decay = steps
-    if (option := f"--lr-decay-{unit}") in given.words:
-        decay = _in_steps(given, option, gbs) if by_samples else given.integer(option)
-        if decay is not None and decay != steps and style != "constant":
-            given.decide(option, f"the rate's decay has another length than the run ({steps} steps)")
-    warmup = put.pop("optimizer.warmup_steps", None)
-    if by_samples and "--lr-warmup-samples" in given.words:
-        warmup = _in_steps(given, "--lr-warmup-samples", gbs)
-    elif by_samples:
-        warmup = 0
+        given.decide("--lr-decay-style", f"a recipe has {', '.join(SCHEDULES)}")
+    steps = put.get("train.steps")
+    decay = _length(given, f"--lr-decay-{unit}", put)
+    if decay is not None and style == "constant":
+        given.harmless(f"--lr-decay-{unit}", "has no effect with --lr-decay-style constant")
+    elif decay is not None and decay != steps:
+        put["optimizer.decay_steps"] = decay
+    if style == "WSD":
+        put["optimizer.wsd_decay"] = given.text("--lr-wsd-decay-style")
+        if (wsd := _length(given, f"--lr-wsd-decay-{unit}", put)) is not None:
+            put["optimizer.wsd_decay_steps"] = wsd
+    else:
+        for option in ("--lr-wsd-decay-style", "--lr-wsd-decay-iters", "--lr-wsd-decay-samples"):
+            if given.flag(option):
+                given.harmless(option, "has no effect without --lr-decay-style WSD")
+    put.pop("optimizer.warmup_steps", None)
     if "--lr-warmup-fraction" in given.words:
-        share = given.rate("--lr-warmup-fraction")
-        warmup = None if share is None or decay is None else round(share * decay)
-        if share is not None and warmup is None:
-            given.unread("--lr-warmup-fraction", "a share of the decay, whose length is not known")
-    if warmup is not None:
-        put["optimizer.warmup_steps"] = warmup
+        share, end = given.rate("--lr-warmup-fraction"), decay or steps
+        if share is not None and end:
+            put["optimizer.warmup_steps"] = round(share * end)
+        elif share is not None:
+            put["optimizer.warmup_fraction"] = share
+    elif by_samples and "--lr-warmup-samples" not in given.words:
+        put["optimizer.warmup_steps"] = 0
+    else:
+        warmup = _length(given, "--lr-warmup-samples", put) if by_samples else given.integer("--lr-warmup-iters")
+        put |= {} if warmup is None else {"optimizer.warmup_steps": warmup}
+
+
+def _length(given: Given, option: str, put: Mapping[str, Any]) -> int | None:
+    """An option's length in steps; None where it is not given, or not read."""
+    if option not in given.words:
+        return None
+    return _in_steps(given, option, put.get("batch.gbs")) if option.endswith("samples") else given.integer(option)

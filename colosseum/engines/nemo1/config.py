@@ -10,8 +10,8 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import Any
 
-from colosseum.engines.foreign import RUN, source_folder, total_steps
-from colosseum.recipe.derived import nodes_and_ranks, steps_per_epoch
+from colosseum.engines.foreign import RUN, held_steps, source_folder, total_steps
+from colosseum.recipe.derived import nodes_and_ranks, steps_per_epoch, warmup_steps
 from colosseum.recipe.schema import Model, Recipe
 from colosseum.recipe.source import Fresh, FromRun
 from colosseum.recipe.tasks import ChatTokens, SftTask
@@ -360,8 +360,8 @@ def _optimizer(recipe: Recipe, sharded: str) -> Config:
         "eps": opt.eps,
         "sched": {
             "name": SCHEDULES[opt.lr_schedule],
-            "warmup_steps": opt.warmup_steps,
-            "constant_steps": 0,
+            "warmup_steps": warmup_steps(recipe),
+            "constant_steps": held_steps(recipe),
             "min_lr": opt.min_lr,
         },
     }

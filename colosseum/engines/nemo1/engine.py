@@ -13,6 +13,7 @@ from colosseum.engines.foreign import (
     Command,
     Refusals,
     common_faults,
+    decay_within_run,
     kept_by,
     launch,
     total_steps,
@@ -203,8 +204,9 @@ def _precision(recipe: Recipe, found: Refusals) -> None:
     rule = "keeps Adam's moments in fp32; mcore, megatron-lm and nemo2 also in bf16"
     found.unless(precision.moments_dtype == "fp32", "precision.moments_dtype", precision.moments_dtype, rule, "fp32")
     schedule = recipe.optimizer.lr_schedule
-    rule = "has no linear decay to min_lr; mcore, megatron-lm and nemo2 have"
+    rule = "has no linear decay to min_lr and no wsd; mcore, megatron-lm and bridge have"
     found.unless(schedule in SCHEDULES, "optimizer.lr_schedule", schedule, rule, *SCHEDULES)
+    decay_within_run(recipe, found)
 
 
 def _checkpoint(recipe: Recipe, found: Refusals) -> None:

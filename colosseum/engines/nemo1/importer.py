@@ -171,9 +171,9 @@ def _fields(found: Imported, values: dict[str, Any], task: str, flat: Mapping[st
     put["engine"] = "nemo1"
     put["task.kind"] = task
     _special(found, take, task)
-    _optimizer(found, take)
     _resources(found, take, flat)
     _of_task(found, take, task, flat)
+    _optimizer(found, take)
     for key, path in direct("nemo1", PLAIN).items():
         if path.startswith("task.") and task != "dpo":
             continue
@@ -285,10 +285,13 @@ def _optimizer(found: Imported, take: Any) -> None:
         put["optimizer.lr_schedule"] = schedules[schedule]
     elif schedule is not None:
         found.add("model.optim.sched.name", schedule, DECIDE, f"a recipe has {', '.join(schedules)}")
-    held = take("model.optim.sched.constant_steps")
-    if held and schedules.get(schedule or "") != "constant":
-        reason = "the decay ends at max_steps - constant_steps; a recipe's ends with the run"
-        found.add("model.optim.sched.constant_steps", held, DECIDE, reason)
+    held, steps = take("model.optim.sched.constant_steps", int), found.fields.get("train.steps")
+    if held and schedules.get(schedule or "") == "cosine":
+        if steps is not None and held < steps:
+            put["optimizer.decay_steps"] = steps - held
+        else:
+            reason = "the decay ends so many steps before the run, whose length is not known: set optimizer.decay_steps"
+            found.add("model.optim.sched.constant_steps", held, DECIDE, reason)
 
 
 def _resources(found: Imported, take: Any, flat: Mapping[str, Any]) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 
 from colosseum.engines.calls import ACTIVATIONS, DTYPES, Node, call
-from colosseum.engines.foreign import RUN, total_steps
-from colosseum.recipe.derived import nodes_and_ranks
+from colosseum.engines.foreign import RUN, held_steps, total_steps
+from colosseum.recipe.derived import nodes_and_ranks, warmup_steps
 from colosseum.recipe.schema import Recipe
 from colosseum.recipe.source import Fresh
 
@@ -273,9 +273,10 @@ def _optimizer(recipe: Recipe) -> Node:
         use_distributed_optimizer=opt.distributed,
         **low,
     )
-    rates: Node = {"max_steps": total_steps(recipe), "warmup_steps": opt.warmup_steps, "min_lr": opt.min_lr}
+    steps = total_steps(recipe)
+    rates: Node = {"max_steps": steps, "warmup_steps": warmup_steps(recipe), "min_lr": opt.min_lr}
     if opt.lr_schedule == "cosine":
-        rates["constant_steps"] = 0
+        rates["constant_steps"] = held_steps(recipe)
     schedule = call(f"{LIGHTNING}.pytorch.optim:{SCHEDULES[opt.lr_schedule]}", **rates)
     return call(f"{LIGHTNING}:MegatronOptimizerModule", config=config, lr_scheduler=schedule)
 

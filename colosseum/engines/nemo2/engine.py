@@ -11,6 +11,7 @@ from colosseum.engines.foreign import (
     Command,
     Refusals,
     common_faults,
+    decay_within_run,
     kept_by,
     launch,
     path_faults,
@@ -113,8 +114,9 @@ def _numerics(recipe: Recipe, found: Refusals) -> None:
     rule = "scales RoPE linearly only, and as llama3 in its Llama 3.1 models; mcore has all kinds"
     found.unless(not scaled or kind == "linear", "model.rope_scaling_type", kind, rule, "linear")
     schedule = recipe.optimizer.lr_schedule
-    rule = "has no linear decay to min_lr; mcore and megatron-lm have"
+    rule = "has no linear decay to min_lr and no wsd; mcore, megatron-lm and bridge have"
     found.unless(schedule in SCHEDULES, "optimizer.lr_schedule", schedule, rule, *SCHEDULES)
+    decay_within_run(recipe, found)
     interval = recipe.precision.fp8_interval
     rule = "has no FP8 interval: Transformer Engine has ignored it since 1.8"
     found.unless(recipe.precision.fp8 == "none" or interval == 1, "precision.fp8_interval", interval, rule, 1)

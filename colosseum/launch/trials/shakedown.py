@@ -15,6 +15,7 @@ from colosseum.launch.runs.request import NewRun
 from colosseum.launch.runs.submit import launch
 from colosseum.launch.schedulers.base import Queue, Say, Scheduler
 from colosseum.launch.schedulers.registry import scheduler_of
+from colosseum.recipe import derived
 from colosseum.recipe.schema import Recipe
 from colosseum.recipe.source import Fresh
 from colosseum.units import parse_duration_s
@@ -70,7 +71,9 @@ def _small(recipe: Recipe, gpus: int, gbs: int, first: int) -> Recipe:
     steps = first + STEPS
     data["train"] |= {"steps": steps, "tokens": None, "epochs": None, "val_every_steps": steps}
     data["checkpoint"] |= {"every_steps": steps, "keep_every": None}
-    data["optimizer"]["warmup_steps"] = min(recipe.optimizer.warmup_steps, STEPS - 1)
+    data["optimizer"] |= {"warmup_steps": min(derived.warmup_steps(recipe), STEPS - 1), "warmup_fraction": None}
+    if recipe.optimizer.lr_schedule == "wsd":  # its decay may be longer than a shakedown
+        data["optimizer"]["decay_steps"] = derived.decay_steps(recipe)
     return Recipe.from_data(data)
 
 
