@@ -59,6 +59,7 @@ VERBS = (
     Verb("rehearse", "colosseum.cli.rehearse:rehearse", "Run a small version of a recipe on this machine's CPU.", RUNS),
     Verb("bundle", "colosseum.cli.bundle:app", "Verify or replay a launch bundle.", RUNS),
     Verb("jobs", "colosseum.cli.jobs:app", "Monitor, stop and restart runs.", RUNS),
+    Verb("watch", "colosseum.cli.watch:watch", "Follow a run or campaign in the terminal.", RUNS),
     Verb("report", "colosseum.cli.report:report", "Report on runs: goodput, curves, restarts, one page.", RUNS),
     Verb("campaign", "colosseum.cli.campaign:app", "Run several stages in sequence.", RUNS),
     Verb(

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from colosseum.bundle import MANIFEST, PLAN, RECIPE, read_bundle
+from colosseum.bundle import MANIFEST, RECIPE, read_bundle
 from colosseum.errors import RefusedInput
 from colosseum.monitor.goodput import Goodput, goodput_of
+from colosseum.monitor.predicted import Predicted, read_predicted
 from colosseum.monitor.series import Metrics, read_metrics
 from colosseum.monitor.watch import Attempt, attempts_of, with_steps
 from colosseum.reading import Unreadable, read_bytes, read_object, rows
@@ -20,19 +21,6 @@ from colosseum.rundir import RunDir
 
 EVENTS = 100
 """The newest ones that are shown."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Predicted:
-    """What the plan predicts; None = it does not say."""
-
-    step_time_s: float | None
-    step_time_range_s: tuple[float, float] | None
-    mfu: float | None
-    goodput: float | None
-    usable_bytes: float | None
-    stage_bytes: tuple[float, ...]
-    """Peak of each pipeline stage as the run measures it: without context and NCCL."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +48,7 @@ class Contents:
 def read_contents(run: RunDir) -> Contents:
     """Reads everything but the checkpoints; what is missing or damaged is empty."""
     metrics = read_metrics(run.metrics)
-    manifest = _object(run, MANIFEST)
+    manifest = _manifest(run)
     lineage = manifest.get("lineage")
     parent = lineage if isinstance(lineage, dict) else {}
     changes, unknown = _changes(run, text(parent.get("run"), 200)) if parent else ((), "")
@@ -71,7 +59,7 @@ def read_contents(run: RunDir) -> Contents:
         metrics=metrics,
         goodput=goodput_of(run, metrics),
         attempts=tuple(_attempts(run, metrics)),
-        predicted=_predicted(_object(run, PLAN)),
+        predicted=read_predicted(run),
         total_steps=None if total is None else int(total),
         recipe_text=_text(run),
         manifest=manifest,
@@ -90,9 +78,9 @@ def _attempts(run: RunDir, metrics: Metrics) -> list[Attempt]:
     return with_steps(attempts_of(run), reached, loaded)
 
 
-def _object(run: RunDir, name: str) -> dict[str, Any]:
+def _manifest(run: RunDir) -> dict[str, Any]:
     try:
-        return read_object(run.bundle / name)
+        return read_object(run.bundle / MANIFEST)
     except (FileNotFoundError, Unreadable):
         return {}
 
@@ -113,27 +101,6 @@ def _changes(run: RunDir, parent: str) -> tuple[tuple[Difference, ...], str]:
         return tuple(differences(first, read_bundle(run.bundle).recipe)), ""
     except RefusedInput as refused:
         return (), str(refused)
-
-
-def _predicted(plan: dict[str, Any]) -> Predicted:
-    def of(section: str, name: str) -> Any:
-        found = plan.get(section)
-        return found.get(name) if isinstance(found, dict) else None
-
-    reach = plan.get("step_time_range_s")
-    ends = [number(end) for end in reach] if isinstance(reach, list) and len(reach) == 2 else []
-    stages = of("memory", "stages")
-    kept = [stage for stage in stages[:4096] if isinstance(stage, dict)] if isinstance(stages, list) else []
-    totals = [(number(s.get("total_bytes")) or 0.0) - (number(s.get("context_bytes")) or 0.0) for s in kept]
-    low, high = (ends[0], ends[1]) if len(ends) == 2 else (None, None)
-    return Predicted(
-        step_time_s=number(plan.get("step_time_s")),
-        step_time_range_s=None if low is None or high is None else (low, high),
-        mfu=number(of("mfu", "causal")),
-        goodput=number(of("storage", "goodput")),
-        usable_bytes=number(of("memory", "usable_bytes")),
-        stage_bytes=tuple(totals),
-    )
 
 
 def _last(run: RunDir) -> tuple[tuple[MetricsRow, ...], dict[str, float]]:

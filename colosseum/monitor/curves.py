@@ -61,8 +61,8 @@ def _mfu(runs: Sequence[Contents]) -> Figure:
         if len(runs) == 1:
             later = [a for a in one.attempts[1:] if a.began_unix_s is not None]
             marks = [(((a.began_unix_s or zero) - zero) / unit_s, f"attempt {a.number} started") for a in later]
-        if known and one.predicted.mfu is not None:
-            low, high = _range(one.predicted.mfu, one)
+        if known and (bounds := one.predicted.mfu_range) is not None:
+            low, high = bounds
             bands.append(Band(name=f"the plan's MFU, {_name(one)}", low=low, high=high, colour=place))
     note = "shaded: the plan's range. " if bands else ""
     note += "Dotted: a restart." if len(runs) == 1 else ""
@@ -95,12 +95,6 @@ def _plain(runs: Sequence[Contents], name: str, title: str, *, zero: bool = Fals
 def _by_step(one: Contents, name: str, place: int) -> Line:
     kept = one.metrics.kept()
     return Line(name=_name(one), x=one.metrics.train["step"][kept], y=one.metrics.train[name][kept], colour=place)
-
-
-def _range(mfu: float, one: Contents) -> tuple[float, float]:
-    """MFU is inverse to the step time, whose range the plan has."""
-    reach, step = one.predicted.step_time_range_s, one.predicted.step_time_s
-    return (mfu * step / reach[1], mfu * step / reach[0]) if reach and step and reach[0] > 0 else (mfu, mfu)
 
 
 def _with_gaps(x: Column, y: Column, attempt: Column) -> tuple[Column, Column]:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,10 @@ class Job:
         if self.word == "failed" and self._last and self._last.reason:
             return self._last.reason
         return self.state.detail
+
+    def read_again(self) -> Job:
+        """The same job with what its run folder says now; the scheduler is not asked."""
+        return replace(self, attempt=last_attempt(self.run), status=run_status(self.run))
 
     def as_json(self) -> dict[str, Any]:
         return {

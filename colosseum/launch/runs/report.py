@@ -53,7 +53,7 @@ def _cells(job: Job) -> Sequence[str | Text]:
     return (
         job.run.root.name,
         job.submission.job_id,
-        _state(job),
+        state_text(job),
         at.steps_text,
         "" if at.loss is None else f"{at.loss:.4f}",
         "" if at.mfu is None else f"{at.mfu:.1%}",
@@ -62,7 +62,8 @@ def _cells(job: Job) -> Sequence[str | Text]:
     )
 
 
-def _state(job: Job, reason: str = "") -> Text:
+def state_text(job: Job, reason: str = "") -> Text:
+    """The word for its state, coloured."""
     from rich.text import Text
 
     return Text(job.word + reason, style=STYLES.get(job.word, ""))
@@ -79,7 +80,7 @@ def job_text(job: Job) -> Table:
     rows: list[tuple[str, str | Text]] = [("run", str(job.run.root))]
     if job.submission.job_id:
         rows.append(("job", f"{job.submission.job_id} ({job.submission.scheduler})"))
-    rows.append(("state", _state(job, f": {job.why}" if job.why else "")))
+    rows.append(("state", state_text(job, f": {job.why}" if job.why else "")))
     if job.state.nodes:
         rows.append(("nodes", job.state.nodes))
     if at.step:
