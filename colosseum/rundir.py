@@ -73,6 +73,10 @@ class RunDir:
         return self.root / "tensorboard"
 
     @property
+    def fp8_scans(self) -> Path:
+        return self.root / "fp8"
+
+    @property
     def checkpoints(self) -> Path:
         return self.root / "checkpoints"
 

@@ -70,6 +70,7 @@ VERBS = (
     ),
     Verb("cluster", "colosseum.cli.cluster:app", "List and check clusters.", MACHINES),
     Verb("generate", "colosseum.cli.generate:generate", "Generate responses to prompts, or chat.", DATA),
+    Verb("fp8", "colosseum.cli.fp8:app", "See what FP8 would lose of a model, by layer.", DATA),
     Verb("checkpoint", "colosseum.cli.checkpoint:app", "Inspect, grow, average, copy and convert checkpoints.", DATA),
     Verb("data", "colosseum.cli.data:app", "Prepare and check training data.", DATA),
 )

@@ -196,7 +196,7 @@ def kept_by(tool: str, recipe: Recipe) -> list[str]:
 
 def without_ladder(tool: str, recipe: Recipe) -> list[str]:
     """What a recipe sets of ``stability`` that only mcore does."""
-    fields = ("max_skips", "max_rewinds", "rewind_lr_factor", "rewind_lr_steps")
+    fields = ("max_skips", "max_rewinds", "rewind_lr_factor", "rewind_lr_steps", "scan_every_steps")
     set_by = [name for name in fields if getattr(recipe.stability, name) != Stability.model_fields[name].default]
     if not set_by:
         return []

@@ -263,6 +263,9 @@ class Stability(Section):
     max_rewinds: Whole = Field(2, description="returns to the newest checkpoint, the second thing that act does")
     rewind_lr_factor: Fraction = Field(0.5, description="learning rate after a rewind, times this")
     rewind_lr_steps: Count = Field(200, description="for so many steps after the one that failed")
+    scan_every_steps: Count | None = Field(
+        None, description="mcore: count what FP8 loses of each layer at such steps, of one micro-batch; null = never"
+    )
     hang_timeout: Duration = Field("15m", description="a step or save that takes longer is a hang: the attempt ends")
 
 

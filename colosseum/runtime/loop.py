@@ -16,6 +16,7 @@ from colosseum.planning.flops import Shape, model_flops_per_token
 from colosseum.recipe.schema import Recipe
 from colosseum.runtime import device, garbage, optimizer, steps
 from colosseum.runtime.failures import NumericFailure
+from colosseum.runtime.fp8 import training_scan
 from colosseum.runtime.metrics import MetricsWriter
 from colosseum.runtime.saving import Saver
 from colosseum.runtime.stability.detect import dead_gradients, nonfinite_gradients
@@ -133,7 +134,12 @@ def _step(loop: Loop) -> StepResult:
     for chunk in training.model:
         chunk.zero_grad_buffer()
     training.optimizer.zero_grad()
-    summed = steps.forward_backward(recipe, task, training.model, loop.train, first, forward_only=False, clock=clock)
+    with training_scan.observed_if_due(training, state.step + 1) as seen:
+        summed = steps.forward_backward(
+            recipe, task, training.model, loop.train, first, forward_only=False, clock=clock
+        )
+    if seen is not None:
+        training_scan.report(recipe, seen, state.step + 1, loop.writer)
     if state.step == 0 or (state.step + 1) % DEAD_CHECK_STEPS == 0:
         _report_dead(loop)
     middle = device.mark()

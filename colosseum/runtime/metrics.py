@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any, Literal
 
+from colosseum.atomic import write_whole
 from colosseum.records import Event, MetricsRow, append
 from colosseum.rundir import RunDir, append_line
 
@@ -52,6 +53,11 @@ class MetricsWriter:
         """Appends one row of ledger.jsonl."""
         row = {"step": step, "attempt": self._attempt, "consumed_samples": consumed_samples}
         append_line(self._run.ledger, {**row, "tokens_by_source": tokens_by_source})
+
+    def fp8_scan(self, step: int, text: str) -> None:
+        """Writes the scan of a step (`runtime/fp8`)."""
+        self._run.fp8_scans.mkdir(exist_ok=True)
+        write_whole(self._run.fp8_scans / f"step-{step:07d}.json", text.encode())
 
     def close(self) -> None:
         if self._board is not None:

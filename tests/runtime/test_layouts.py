@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from colosseum.recipe import rules
@@ -17,6 +20,8 @@ FP32, BF16 = 2e-5, 2e-2
 FULL = {"granularity": "full", "method": "uniform", "num_layers": 1}
 QWEN = {"add_qkv_bias": True, "qk_layernorm": True}
 """Each TP rank sees the norms' gradients of its own heads: they are added up, also without sequence parallelism."""
+SCAN = {"scan_every_steps": tiny.STEPS - 1}
+"""One step of the second half counts what FP8 would lose."""
 SELECTIVE = {"granularity": "selective", "modules": ["core_attn"]}
 
 
@@ -27,7 +32,7 @@ def layouts(data: Path) -> dict[str, Recipe]:
         return tiny.on(data, *sizes, **more)  # type: ignore[arg-type]
 
     return {
-        "one-recompute-full": on(1, 1, 1, 1, 1, recompute=FULL),
+        "one-recompute-full": on(1, 1, 1, 1, 1, recompute=FULL, stability=SCAN),
         "one-recompute-selective": on(1, 1, 1, 1, 1, recompute=SELECTIVE),
         "one-distributed": on(1, 1, 1, 1, 1, distributed=True),
         "one-mbs4": on(1, 1, 1, 1, 1, batch={"mbs": 4}),
@@ -38,16 +43,16 @@ def layouts(data: Path) -> dict[str, Recipe]:
         "tp2-sp": on(2, 1, 1, 1, 1, sp=True),
         "cp2": on(1, 1, 1, 2, 1, distributed=True),
         "pp2": on(1, 2, 1, 1, 1),
-        "pp2-vpp2": on(1, 2, 2, 1, 1),
+        "pp2-vpp2": on(1, 2, 2, 1, 1, stability=SCAN),
         "pp2-vpp4-recompute": on(1, 2, 4, 1, 1, recompute=FULL),
         "pp2-uneven": on(1, 2, 1, 1, 1, first=3, last=5),
         "dp4-overlap": on(1, 1, 1, 1, 4, distributed=True, overlap=True),
-        "tp2-pp2-sp": on(2, 2, 1, 1, 1, sp=True),
+        "tp2-pp2-sp": on(2, 2, 1, 1, 1, sp=True, stability=SCAN),
         "tp2-cp2-sp": on(2, 1, 1, 2, 1, sp=True, distributed=True),
         "pp2-vpp2-dp2": on(1, 2, 2, 1, 2, distributed=True, overlap=True),
         "pp4-vpp2": on(1, 4, 2, 1, 1),
         "tp4-sp": on(4, 1, 1, 1, 1, sp=True),
-        "cp2-dp2": on(1, 1, 1, 2, 2, distributed=True),
+        "cp2-dp2": on(1, 1, 1, 2, 2, distributed=True, stability=SCAN),
         "tp2-pp2-cp2-sp": on(2, 2, 1, 2, 1, sp=True, distributed=True),
         "tp2-pp2-vpp2-dp2-sp": on(2, 2, 2, 1, 2, sp=True, distributed=True, overlap=True),
     }
@@ -66,7 +71,11 @@ def test_every_layout_continues_one_processs_run_with_its_losses(data: Path, tmp
     for name, recipe in table.items():
         assert rules.faults(recipe) == [], name
     base = train_all(
-        {"base": tiny.on(data), "base-bf16": tiny.on(data, dtype="bf16"), "base-qwen": tiny.on(data, model=QWEN)},
+        {
+            "base": tiny.on(data, stability=SCAN),
+            "base-bf16": tiny.on(data, dtype="bf16"),
+            "base-qwen": tiny.on(data, model=QWEN),
+        },
         tmp_path,
     )
     whole = base["base"]
@@ -92,6 +101,33 @@ def test_every_layout_continues_one_processs_run_with_its_losses(data: Path, tmp
         if not worst <= tolerance:
             wrong[name] = worst
     assert wrong == {}
+    check_scans(tmp_path, [name for name, recipe in table.items() if recipe.stability.scan_every_steps])
+
+
+def check_scans(folder: Path, names: list[str]) -> None:
+    """Every layout sees the same weights, and inputs and gradients of like size; the losses above say it changes none.
+
+    The first context-parallel rank sees half of a sequence; tensor-parallel ranks may see the same input each.
+    """
+    whole = tensors(folder / "base")
+    assert len(names) == 4 and len(whole) == 8 * 4 * 3
+    for name in names:
+        for key, seen in tensors(folder / name).items():
+            kind, expected = key[-1], whole[key]
+            half = "cp2" in name and kind != "weight"
+            assert seen["amax"] == pytest.approx(expected["amax"], rel=0.9 if half else 0.02)
+            mine, its = (np.array(row["exponents"]) for row in (expected, seen))
+            if kind == "weight":
+                assert np.abs(mine - its).sum() <= 0.002 * mine.sum(), (name, key)
+            elif not half:
+                assert np.abs(mine / mine.sum() - its / its.sum()).max() < 0.02, (name, key)
+
+
+def tensors(run: Path) -> dict[tuple[Any, ...], dict[str, Any]]:
+    scan = json.loads((RunDir(run).fp8_scans / f"step-{tiny.STEPS - 1:07d}.json").read_text())
+    event = next(row for row in read_lines(RunDir(run).events) if row["kind"] == "fp8_scan")
+    assert event["overrides"] == scan["proposal"]["overrides"]
+    return {(row["layer"], row["module"], row["kind"]): row for row in scan["tensors"]}
 
 
 MATRIX = ("one-distributed", "dp2-distributed", "tp2-sp", "cp2", "pp2-vpp2", "tp2-pp2-sp", "pp4-vpp2", "cp2-dp2")

@@ -83,9 +83,7 @@ def started(checkpoint: Path, tp: int, pp: int, vocab_size: int) -> Iterator[Eng
     finally:
         for other in others:
             other.kill()
-        parallel_state.destroy_model_parallel()
-        if dist.is_initialized():
-            dist.destroy_process_group()
+        leave()
 
 
 def follow(checkpoint: Path, tp: int, pp: int, vocab_size: int, port: int, rank: int) -> None:
@@ -110,6 +108,24 @@ def _share(batch: Batch | None) -> Batch | None:
 
 def _decoder(checkpoint: Path, tp: int, pp: int, vocab_size: int, store: Any, rank_info: parallel.RankInfo) -> Decoder:
     """Every rank calls it."""
+    training = weights_loaded(checkpoint, tp, pp, store, rank_info)
+    recipe, (chunk,) = training.recipe, training.model
+    return Decoder(recipe=recipe, model=chunk.eval(), vocab_size=min(vocab_size, recipe.model.vocab_size))
+
+
+def leave() -> None:
+    """Ends what ``weights_loaded`` started."""
+    parallel_state.destroy_model_parallel()
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def weights_loaded(checkpoint: Path, tp: int, pp: int, store: Any, rank_info: parallel.RankInfo) -> Training:
+    """Starts the process group and loads a checkpoint's weights; every rank calls it. There is no optimizer.
+
+    Raises:
+        RefusedInput: the checkpoint is damaged, or of a model that is not computed here.
+    """
     metadata = read_metadata(checkpoint)
     recipe = generation_recipe(origin_of(checkpoint, metadata), metadata, tp, pp)
     device.prepare(rank_info.local_rank, rank_info.local_ranks)
@@ -119,12 +135,12 @@ def _decoder(checkpoint: Path, tp: int, pp: int, vocab_size: int, store: Any, ra
     )
     parallel.start(recipe, rank_info, TIMEOUT.total_seconds())
     reading.guard()
-    _, (chunk,) = model.build(recipe, trains=False)
-    training = Training(recipe=recipe, task=task_of(recipe, checkpoint), model=[chunk], optimizer=None, schedule=None)
+    _, chunks = model.build(recipe, trains=False)
+    training = Training(recipe=recipe, task=task_of(recipe, checkpoint), model=chunks, optimizer=None, schedule=None)
     try:
         if changed := loading.changed_files(checkpoint, metadata):
             raise RefusedInput(f"{checkpoint} is damaged: {', '.join(changed[:3])} changed since it was written")
         loading.load(training, checkpoint, metadata, ("weights",))
     except ConfigFailure as failure:
         raise RefusedInput(str(failure)) from failure
-    return Decoder(recipe=recipe, model=chunk.eval(), vocab_size=min(vocab_size, recipe.model.vocab_size))
+    return training
