@@ -49,12 +49,16 @@ def read_bytes(path: Path, limit: int = MAX_JSON) -> bytes:
         FileNotFoundError, Unreadable: as ``open_regular``; also where it has more than ``limit`` bytes.
     """
     with open_regular(path) as file:
+        most = f"{limit >> 20} MiB" if limit >= 1 << 20 else f"{limit:,} bytes"
+        too_large = f"{path.name} has more than {most}"
         try:
-            data = file.read(limit + 1)
+            if os.fstat(file.fileno()).st_size > limit:  # not read first: it may be a file of terabytes
+                raise Unreadable(too_large)
+            data = file.read(limit + 1)  # it may grow meanwhile
         except OSError as error:
             raise Unreadable(f"{path.name} cannot be read: {error.strerror}") from error
     if len(data) > limit:
-        raise Unreadable(f"{path.name} has more than {limit >> 20} MiB")
+        raise Unreadable(too_large)
     return data
 
 

@@ -6,13 +6,14 @@ import json
 import secrets
 import shutil
 from collections.abc import Iterable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from pydantic import ValidationError
 
 from colosseum.atomic import to_disk, write_whole
 from colosseum.checkpoint.metadata import CheckpointMetadata, FileSum
 from colosseum.errors import RefusedInput
+from colosseum.reading import Unreadable, read_bytes
 from colosseum.recipe.source import FromPath, FromRun, Source
 from colosseum.rundir import CHECKPOINT_MARK, LATEST_FILE, RunDir, checkpoint_folder, saved_steps
 
@@ -23,14 +24,14 @@ def read_metadata(folder: Path) -> CheckpointMetadata:
     """Reads the colosseum.json of a complete checkpoint; all its files must exist with the recorded sizes.
 
     Raises:
-        RefusedInput: it does not exist, cannot be read, a file is missing or has another size, or the folder's name
-            does not match the step.
+        RefusedInput: it does not exist, cannot be read, a file is missing, has another size or lies outside the folder,
+            or the folder's name does not match the step.
     """
     try:
-        metadata = CheckpointMetadata.model_validate_json((folder / CHECKPOINT_MARK).read_bytes())
+        metadata = CheckpointMetadata.model_validate_json(read_bytes(folder / CHECKPOINT_MARK))
     except FileNotFoundError as error:
         raise RefusedInput(f"{folder} is not a complete checkpoint: it has no {CHECKPOINT_MARK}") from error
-    except (OSError, ValidationError) as error:
+    except (OSError, Unreadable, ValidationError) as error:
         raise RefusedInput(
             f"{folder / CHECKPOINT_MARK} cannot be read, or is not a valid checkpoint description"
         ) from error
@@ -39,6 +40,8 @@ def read_metadata(folder: Path) -> CheckpointMetadata:
             f"{folder} is not a checkpoint of step {int(number)}: its {CHECKPOINT_MARK} says step {metadata.step}"
         )
     for name, expected in metadata.files.items():
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+            raise RefusedInput(f"{folder} refers to {name!r}, which is not a file in its folder")
         try:
             size = (folder / name).stat().st_size
         except OSError as error:

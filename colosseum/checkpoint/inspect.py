@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import tarfile
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from colosseum.checkpoint.metadata import CheckpointMetadata
 from colosseum.checkpoint.safetensors import read_header
 from colosseum.checkpoint.torchdist import METADATA, Index, layer_of, read_index
 from colosseum.errors import ColosseumError, RefusedInput
+from colosseum.reading import Unreadable, read_object
 from colosseum.recipe.source import run_and_step
 from colosseum.rundir import CHECKPOINT_MARK, checkpoint_folder
 from colosseum.units import format_bytes
@@ -144,14 +144,9 @@ def read_json(path: Path) -> dict[str, Any]:
         RefusedInput: it cannot be read as one.
     """
     try:
-        if path.stat().st_size > MAX_JSON:
-            raise ValueError
-        data = json.loads(path.read_bytes())
-        if not isinstance(data, dict):
-            raise ValueError
-    except (OSError, ValueError, RecursionError) as error:
+        return read_object(path, MAX_JSON)
+    except (OSError, Unreadable) as error:
         raise RefusedInput(f"{path} cannot be read, or does not contain a JSON object") from error
-    return data
 
 
 def _file(path: Path) -> Inspected:

@@ -24,6 +24,7 @@ from colosseum.checkpoint.unpickle import DEFAULT, FOREIGN, load_torch
 from colosseum.checkpoint.weights import TABLES, weights_of
 from colosseum.checkpoint.writing import DTYPES, Progress, Writer, make_room, refuse_existing
 from colosseum.errors import Fault, RefusedInput
+from colosseum.reading import Unreadable, read_bytes
 from colosseum.recipe.schema import Model
 from colosseum.rundir import LATEST_FILE, checkpoint_folder
 
@@ -69,8 +70,8 @@ def import_megatron(folder: Path, out: Path, *, progress: Progress | None = None
 
 def _newest(folder: Path) -> Path:
     try:
-        text = (folder / LATEST_FILE).read_text().strip()
-    except OSError:
+        text = read_bytes(folder / LATEST_FILE, 100).decode("ascii", "replace").strip()
+    except (OSError, Unreadable):
         return folder
     return folder / RELEASE if text == RELEASE else checkpoint_folder(folder, int(text)) if text.isdigit() else folder
 

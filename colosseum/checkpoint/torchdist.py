@@ -17,8 +17,11 @@ from typing import Any
 
 from colosseum.checkpoint.unpickle import DEFAULT, FOREIGN, load_pickle, load_torch
 from colosseum.errors import EnvironmentFault, RefusedInput
+from colosseum.reading import Unreadable, read_bytes
 
 METADATA = ".metadata"
+MAX_INDEX = 1 << 30
+"""Bytes of it."""
 NUMBERED = re.compile(r"^(?P<head>(?:.*\.)?decoder\.layers\.)(?P<layer>\d+)\.(?P<rest>.+)$")
 STACKED = re.compile(r"^(?:.*\.)?decoder\.layers\.(?!\d+\.).+$")
 SHARD = re.compile(r"^(?P<head>.+/shard_)(?P<layer>\d+)_(?P<count>\d+)$")
@@ -61,7 +64,9 @@ def read_index(folder: Path) -> Index:
         EnvironmentFault: torch is not installed.
     """
     try:
-        return index_of((folder / METADATA).read_bytes(), folder)
+        return index_of(read_bytes(folder / METADATA, MAX_INDEX), folder)
+    except Unreadable as error:
+        raise RefusedInput(f"{folder}: {error}") from error
     except OSError as error:
         raise RefusedInput(f"{folder} is not a torch_dist checkpoint: it has no {METADATA}") from error
 

@@ -26,6 +26,7 @@ from colosseum.runtime.saving import Saver
 from colosseum.runtime.stability.ladder import Rewound
 from colosseum.runtime.state import State, Training
 from colosseum.runtime.tasks.base import Setup
+from colosseum.terminal import one_line
 
 EVERYTHING = ("weights", "optimizer", "data", "rng")
 
@@ -187,7 +188,7 @@ def _same_run(
     """
     if metadata.run_id == run.root.name:
         return
-    whose = f"{folder} is of run {metadata.run_id}"
+    whose = f"{folder} is of run {one_line(metadata.run_id, 200)}"
     if metadata.recipe_hash != recipe_hash(recipe):
         raise ConfigFailure(
             f"{whose}, of another recipe: start from it with --from, or move it out of this run's folder"

@@ -23,8 +23,10 @@ from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.metadata import StorageMeta
 
 from colosseum.checkpoint import unpickle
+from colosseum.checkpoint.torchdist import MAX_INDEX
 from colosseum.checkpoint.unpickle import load_pickle, load_torch
 from colosseum.errors import RefusedInput
+from colosseum.reading import Unreadable, read_bytes
 from colosseum.runtime.failures import DataFailure
 
 ALLOW = unpickle.DEFAULT | unpickle.FOREIGN
@@ -49,9 +51,11 @@ def guard() -> None:
 def _read_metadata(self: Any, *_: Any, **options: Any) -> Any:
     path = Path(self._get_metadata_path(options.get("rank")))
     try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise RefusedInput(f"{path} cannot be read: {error.strerror}") from error
+        content = read_bytes(path, MAX_INDEX)
+    except FileNotFoundError as error:
+        raise RefusedInput(f"{path} does not exist") from error
+    except Unreadable as error:
+        raise RefusedInput(f"{path.parent}: {error}") from error
     metadata = load_pickle(content, what=str(path), allow=ALLOW)
     for stored in (metadata.storage_data or {}).values():
         if Path(stored.relative_path).name != stored.relative_path:

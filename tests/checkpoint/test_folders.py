@@ -97,6 +97,23 @@ def _other_schema(folder: Path) -> None:
     (folder / CHECKPOINT_MARK).write_text(text.replace("colosseum.checkpoint/2", "colosseum.checkpoint/9"))
 
 
+def _pipe(folder: Path) -> None:
+    (folder / CHECKPOINT_MARK).unlink()
+    os.mkfifo(folder / CHECKPOINT_MARK)
+
+
+def _endless(folder: Path) -> None:
+    with (folder / CHECKPOINT_MARK).open("r+b") as file:
+        file.truncate(1 << 40)
+
+
+def _file_outside(folder: Path) -> None:
+    """What a stranger may write: `checkpoint copy` would write such a file beside its target."""
+    (folder.parent / "common.pt").touch()
+    text = (folder / CHECKPOINT_MARK).read_text()
+    (folder / CHECKPOINT_MARK).write_text(text.replace('"common.pt"', '"../common.pt"'))
+
+
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
@@ -105,6 +122,9 @@ def _other_schema(folder: Path) -> None:
         (_cut, "is damaged: __0_0.distcp has 2 bytes, not 3"),
         (_cut_mark, "colosseum.json cannot be read, or is not a valid checkpoint"),
         (_other_schema, "colosseum.json cannot be read, or is not a valid checkpoint"),
+        (_pipe, "colosseum.json cannot be read, or is not a valid checkpoint"),
+        (_endless, "colosseum.json cannot be read, or is not a valid checkpoint"),
+        (_file_outside, "iter_0000008 refers to '../common.pt', which is not a file in its folder"),
     ],
 )
 def test_a_damaged_checkpoint_does_not_count(tmp_path: Path, damage: Callable[[Path], Any], sentence: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import shutil
 import struct
@@ -13,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from colosseum.checkpoint.inspect import damaged, find, inspect
+from colosseum.checkpoint.hf.facts import read_facts
+from colosseum.checkpoint.inspect import damaged, find, inspect, read_json
+from colosseum.checkpoint.torchdist import read_index
 from colosseum.errors import RefusedInput
 from colosseum.rundir import CHECKPOINT_MARK, RunDir
 from tests.checkpoint import made
@@ -103,6 +106,20 @@ def test_nothing_of_a_strangers_pickle_runs(ours: Path, tmp_path: Path) -> None:
     with pytest.raises(RefusedInput, match="not data"):
         inspect(ours)
     assert not mark.exists()
+
+
+@pytest.mark.parametrize("name", [".metadata", "model.json", "config.json"])
+def test_a_pipe_or_an_endless_file_is_refused_at_once(tmp_path: Path, name: str) -> None:
+    """Of a stranger's folder: nobody waits for a writer, and no memory is filled."""
+    read = {".metadata": read_index, "model.json": read_facts, "config.json": lambda folder: read_json(folder / name)}
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(RefusedInput, match=name):
+        read[name](tmp_path)
+    (tmp_path / name).unlink()
+    with (tmp_path / name).open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(RefusedInput, match=name):
+        read[name](tmp_path)
 
 
 def test_hugging_face_in_shards_and_with_one_missing(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from colosseum.errors import RefusedInput
+from colosseum.reading import Unreadable, read_bytes
 from colosseum.recipe.schema import Model, Tokenizer
 from colosseum.recipe.tasks import ChatTokens
 
@@ -40,8 +41,8 @@ def read_facts(folder: Path) -> ModelFacts | None:
         RefusedInput: it cannot be read.
     """
     try:
-        return ModelFacts.model_validate_json((folder / NAME).read_bytes())
+        return ModelFacts.model_validate_json(read_bytes(folder / NAME))
     except FileNotFoundError:
         return None
-    except (OSError, ValidationError) as error:
+    except (OSError, Unreadable, ValidationError) as error:
         raise RefusedInput(f"{folder / NAME} cannot be read, or is not a valid model description") from error

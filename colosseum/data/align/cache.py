@@ -36,6 +36,7 @@ from colosseum.data.align.jsonl import BadRow, read_lines
 from colosseum.data.align.render import Rendered
 from colosseum.data.indexed import AnyIds, token_dtype
 from colosseum.errors import EnvironmentFault, Fault, RefusedInput
+from colosseum.reading import Unreadable, read_object
 
 SCHEMA = "colosseum.aligned/1"
 PART_BYTES = 1 << 24
@@ -137,7 +138,7 @@ def open_cache(folder: Path) -> AlignedData:
         RefusedInput: it is not a complete cache, or it is damaged.
     """
     try:
-        head = json.loads((folder / _DONE).read_bytes())
+        head = read_object(folder / _DONE)
         if head["schema"] != SCHEMA:
             raise RefusedInput(f"{folder} is a cache of another version: {head['schema']}")
         starts = np.concatenate([[0], np.cumsum(np.load(folder / "lengths.npy"), dtype=np.int64)])
@@ -150,7 +151,7 @@ def open_cache(folder: Path) -> AlignedData:
             ids=np.memmap(folder / "ids.bin", np.dtype(head["dtype"]).newbyteorder("<"), "r"),
             mask=np.memmap(folder / "mask.bin", np.bool_, "r"),
         )
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, Unreadable, ValueError, TypeError, KeyError) as error:
         raise RefusedInput(f"{folder} is not a complete cache; delete it and run the command again: {error}") from error
     sequences = len(data.rows) * (2 if data.pairs else 1)
     if not len(data.ids) == len(data.mask) == starts[-1] or len(starts) != sequences + 1:
