@@ -268,6 +268,7 @@ def test_a_checkpoint_of_another_model(finished: RunDir, place: Place) -> None:
         _, err = process.communicate(timeout=60)
         assert process.returncode == 2, err
         assert sentence in " ".join(err.split())
+        assert f"{finished.root.name}/bundle/recipe.yaml]" in "".join(err.split()), "no file that is gone is named"
     assert list(place.runs.iterdir()) == []
 
 

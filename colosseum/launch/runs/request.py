@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from colosseum.bundle import RECIPE, LaunchBundle, read_bundle, to_yaml
@@ -25,7 +25,7 @@ from colosseum.rundir import RunDir
 Origins = Mapping[str, tuple[Setting, ...]]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """The arguments of one command."""
 
@@ -41,7 +41,7 @@ class Request:
     runs: Path | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NewRun:
     """A run to be made."""
 
@@ -53,7 +53,7 @@ class NewRun:
     origins: Origins
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Continued:
     """A run to be started again in its own folder."""
 
@@ -88,7 +88,7 @@ def placing(origins: Origins) -> Iterator[None]:
     try:
         yield
     except RefusedInput as refused:
-        faults = [f if f.where else dataclasses.replace(f, where=_where(f.path, origins)) for f in refused.faults]
+        faults = [f if f.where else replace(f, where=_where(f.path, origins)) for f in refused.faults]
         raise RefusedInput(faults) from refused
 
 
@@ -134,15 +134,32 @@ def _load_again(bundle: LaunchBundle, request: Request) -> Loaded:
     with tempfile.TemporaryDirectory(prefix="colosseum-") as folder:
         file = Path(folder) / RECIPE
         file.write_bytes(to_yaml(data))
-        loaded = load(str(file), request.overrides, cluster=cluster)
+        with _named(file, bundle.root / RECIPE) as named:
+            loaded = load(str(file), request.overrides, cluster=cluster)
+    settings = {path: tuple(replace(s, where=named(s.where)) for s in its) for path, its in loaded.origins.items()}
+    loaded = replace(loaded, origins=settings)
     if loaded.recipe.cluster.name != bundle.recipe.cluster.name:
         return loaded
     now, then = loaded.recipe.cluster.model_dump(), bundle.recipe.cluster.model_dump()
     if other := [key for key in now if key != "paths" and now[key] != then[key]]:  # a run's paths are absolute
         fields = ", ".join(f"cluster.{key}" for key in other)
         warning = f"{fields} of the run differed from cluster {loaded.recipe.cluster.name} as it is now, which is used"
-        loaded = dataclasses.replace(loaded, warnings=(*loaded.warnings, warning))
+        loaded = replace(loaded, warnings=(*loaded.warnings, warning))
     return loaded
+
+
+@contextmanager
+def _named(file: Path, recipe: Path) -> Iterator[Callable[[str], str]]:
+    """Where a value was set: in the run's own recipe, not in the temporary file that it is read from."""
+
+    def named(where: str) -> str:
+        return str(recipe) if where.startswith(str(file)) else where
+
+    try:
+        yield named
+    except RefusedInput as refused:
+        faults = [replace(fault, where=named(fault.where)) for fault in refused.faults]
+        raise RefusedInput(faults, subject=refused.subject) from None
 
 
 def _compiled(
