@@ -57,8 +57,13 @@ def average(sources: Sequence[Path], shares: Sequence[float], out: Path) -> Chec
         folders.check_sums(source, metadata)
     with folder_appearing(out) as temporary, Writer(temporary) as writer:
         for key, layer in names:
-            mean = _mean([t.get(key, layer) for t in tensors], shares)
-            writer.tensor(key, mean.to(DTYPES[dtype]), layer, origin.model.num_layers)
+
+            def make(key: str = key, layer: int | None = layer) -> Any:
+                return _mean([t.get(key, layer) for t in tensors], shares).to(DTYPES[dtype])
+
+            shape = indices[0].shapes[key]
+            shape = shape if layer is None else shape[1:]
+            writer.tensor(key, shape, make, layer, origin.model.num_layers)
         writer.objects(origin.model)
         writer.close(DTYPES[dtype])
         carry(origin, origin.model, temporary)

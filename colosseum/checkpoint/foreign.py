@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
-from colosseum.atomic import folder_appearing
 from colosseum.checkpoint.hf.facts import NAME, ModelFacts
 from colosseum.checkpoint.metadata import CHECKPOINT_SCHEMA, CheckpointMetadata, Layout, ModelShape
+from colosseum.checkpoint.partial import folder_continued, key_of
 from colosseum.checkpoint.torchdist import Index, Tensors
 from colosseum.checkpoint.weights import TABLES, weights_of
 from colosseum.checkpoint.writing import DTYPES, Progress, Writer, finish, make_room, refuse_existing
@@ -34,6 +34,8 @@ def import_weights(
 ) -> CheckpointMetadata:
     """Writes the checkpoint ``out``: weights only, step 0. It appears whole, or not at all.
 
+    After an interruption the same call continues with the files that are missing.
+
     Args:
         name: of the model, for people.
 
@@ -48,20 +50,30 @@ def import_weights(
     dtype = "bf16" if all(index.dtypes[key] == torch.bfloat16 for key in _weights(index)) else "fp32"
     size = sum(prod(shape) for _, _, shape in wanted) * DTYPES[dtype].itemsize
     make_room(out, size)
-    with folder_appearing(out) as temporary, Writer(temporary) as writer:
+    identity = key_of("import", index.folder, model.model_dump(mode="json"), dtype, files=_files(index))
+    with folder_continued(out, identity) as part, Writer(part.folder, part=part) as writer:
         for key, layer, shape in wanted:
-            tensor = tensors.get(prefix + key, layer).to(DTYPES[dtype])
-            writer.tensor(key, _padded(tensor, model) if key in TABLES else tensor, layer, model.num_layers)
-            assert tensor.shape[1:] == shape[1:]
+
+            def make(key: str = key, layer: int | None = layer) -> torch.Tensor:
+                tensor = tensors.get(prefix + key, layer).to(DTYPES[dtype])
+                return _padded(tensor, model) if key in TABLES else tensor
+
+            rows = (model.padded_vocab(1), *shape[1:]) if key in TABLES else shape
+            writer.tensor(key, rows, make, layer, model.num_layers)
             if progress is not None:
                 progress(writer.total, size)
         writer.objects(model)
         writer.close(DTYPES[dtype])
         facts = ModelFacts(schema="colosseum.model/1", name=name, architecture=None, model=model, tokenizer=None)
-        (temporary / NAME).write_text(facts.model_dump_json(by_alias=True, indent=2) + "\n")
+        (part.folder / NAME).write_text(facts.model_dump_json(by_alias=True, indent=2) + "\n")
         metadata = _metadata(model, dtype, run_id, time.monotonic() - start)
-        finish(temporary, metadata.model_copy(update={"files": writer.sums}))
+        finish(part.folder, metadata.model_copy(update={"files": writer.sums}))
     return metadata
+
+
+def _files(index: Index) -> list[Path]:
+    """The files of the tensors; in an archive, the archive."""
+    return sorted({index.folder / item.file for item in index.items})
 
 
 def _weights(index: Index) -> list[str]:

@@ -13,12 +13,13 @@ from typing import Any
 
 import torch
 
-from colosseum.atomic import folder_appearing, to_disk
+from colosseum.atomic import to_disk
 from colosseum.checkpoint import folders
 from colosseum.checkpoint.adapters import MergedTensors
 from colosseum.checkpoint.foreign import import_weights, model_from
 from colosseum.checkpoint.hf.origin import origin_of
 from colosseum.checkpoint.metadata import CheckpointMetadata
+from colosseum.checkpoint.partial import folder_continued, key_of
 from colosseum.checkpoint.torchdist import Index, Tensors, read_index, read_item
 from colosseum.checkpoint.unpickle import DEFAULT, FOREIGN, load_torch
 from colosseum.checkpoint.weights import TABLES, weights_of
@@ -26,7 +27,7 @@ from colosseum.checkpoint.writing import DTYPES, Progress, Writer, make_room, re
 from colosseum.errors import Fault, RefusedInput
 from colosseum.reading import Unreadable, read_bytes
 from colosseum.recipe.schema import Model
-from colosseum.rundir import LATEST_FILE, checkpoint_folder
+from colosseum.rundir import CHECKPOINT_MARK, LATEST_FILE, checkpoint_folder
 
 COMMON, COMMON_STATE = "common.pt", "common_state"
 RELEASE = "release"
@@ -148,13 +149,19 @@ def export_megatron(checkpoint: Path, out: Path, *, progress: Progress | None = 
     make_room(out, size)
     folders.check_sums(checkpoint, metadata)
     tensors = MergedTensors(Tensors(read_index(checkpoint)), metadata.lora)
-    with folder_appearing(out) as temporary:
-        folder = temporary / RELEASE
-        folder.mkdir()
-        with Writer(folder) as writer:
-            for key, layer, _ in weights_of(model):
-                tensor = tensors.get(key, layer).to(dtype)
-                writer.tensor(key, _rows(tensor, model) if key in TABLES else tensor, layer, model.num_layers)
+    identity = key_of("export megatron", (checkpoint / CHECKPOINT_MARK).read_text())
+    with folder_continued(out, identity) as part:
+        temporary, folder = part.folder, part.folder / RELEASE
+        folder.mkdir(exist_ok=True)
+        with Writer(folder, part=part) as writer:
+            for key, layer, shape in weights_of(model):
+
+                def make(key: str = key, layer: int | None = layer) -> torch.Tensor:
+                    tensor = tensors.get(key, layer).to(dtype)
+                    return _rows(tensor, model) if key in TABLES else tensor
+
+                rows = (model.padded_vocab(1), *shape[1:]) if key in TABLES else shape
+                writer.tensor(key, rows, make, layer, model.num_layers)
                 if progress is not None:
                     progress(writer.total, size)
             writer.objects(model)

@@ -1,4 +1,4 @@
-"""A weights-only torch_dist checkpoint, written tensor by tensor: by imports and averages."""
+"""A weights-only torch_dist checkpoint, written tensor by tensor: imports, averages, the export to Megatron-LM."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import torch
 from colosseum.atomic import to_disk, write_whole
 from colosseum.checkpoint import folders
 from colosseum.checkpoint.metadata import CheckpointMetadata, FileSum
+from colosseum.checkpoint.partial import Partial, bytes_of
 from colosseum.checkpoint.torchdist import Index, Item, saved, write_index
 from colosseum.errors import EnvironmentFault, Fault, RefusedInput
 from colosseum.recipe.schema import Model
@@ -53,7 +54,7 @@ def make_room(out: Path, size: int) -> None:
     """
     refuse_existing(out)
     out.parent.mkdir(parents=True, exist_ok=True)
-    if shutil.disk_usage(out.parent).free < size:
+    if shutil.disk_usage(out.parent).free < size - bytes_of(out):
         raise EnvironmentFault(f"{out.parent} has not the {format_bytes(size)} that the checkpoint takes")
 
 
@@ -69,10 +70,15 @@ def finish(folder: Path, metadata: CheckpointMetadata) -> None:
 
 
 class Writer:
-    """Items one behind the other in files of bounded size."""
+    """Items one behind the other in files of bounded size.
 
-    def __init__(self, folder: Path, file_bytes: int = FILE_BYTES) -> None:
-        self._folder, self._file_bytes = folder, file_bytes
+    Args:
+        part: where complete files are noted; items in files that an earlier call has noted are skipped. The items come
+            in the same order then.
+    """
+
+    def __init__(self, folder: Path, file_bytes: int = FILE_BYTES, part: Partial | None = None) -> None:
+        self._folder, self._file_bytes, self._part = folder, file_bytes, part
         self._items: list[Item] = []
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._file: Any = None
@@ -81,6 +87,8 @@ class Writer:
         self.total = 0
         self.sums: dict[str, FileSum] = {}
         """Of the files that are closed, summed while they were written."""
+        self._noted: set[tuple[str, tuple[int, ...] | None]] = set()
+        self._take_up()
 
     def __enter__(self) -> Self:
         return self
@@ -89,15 +97,18 @@ class Writer:
         if self._file is not None:
             self._file.close()
 
-    def tensor(self, key: str, tensor: torch.Tensor, layer: int | None, layers: int) -> None:
-        """A whole tensor, or that of one layer in the stack of ``layers``."""
-        shape = tuple(tensor.shape)
-        offsets = (0,) * len(shape)
+    def tensor(
+        self, key: str, shape: tuple[int, ...], make: Callable[[], torch.Tensor], layer: int | None, layers: int
+    ) -> None:
+        """A whole tensor, or that of one layer in the stack of ``layers``; made only if it is still to be written."""
+        offsets: tuple[int, ...] = (0,) * len(shape)
         if layer is None:
             self._shapes[key] = shape
         else:
-            tensor = tensor.unsqueeze(0)
             self._shapes[key], offsets, shape = (layers, *shape), (layer, *offsets), (1, *shape)
+        if (key, offsets) in self._noted:
+            return
+        tensor = make().reshape(shape)
         # torch.save writes the whole storage behind a view.
         self._add(
             key, saved(tensor.clone() if tensor.untyped_storage().nbytes() > tensor.nbytes else tensor), offsets, shape
@@ -105,6 +116,8 @@ class Writer:
 
     def thing(self, key: str, value: Any) -> None:
         """An object."""
+        if (key, None) in self._noted:
+            return
         buffer = io.BytesIO()
         torch.save(value, buffer)
         self._add(key, buffer.getbuffer(), None, None)
@@ -122,13 +135,39 @@ class Writer:
         import xxhash
 
         self._close_file()
-        name = f"__0_{len(self.sums)}.distcp"
+        name = self._name(len(self.sums))
         self._file, self._digest, self._at = (self._folder / name).open("wb"), xxhash.xxh3_64(), 0
 
     def _close_file(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self.sums[Path(self._file.name).name] = FileSum(bytes=self._at, xxh3=self._digest.hexdigest())
+        if self._file is None:
+            return
+        self._file.close()
+        name = Path(self._file.name).name
+        self.sums[name] = FileSum(bytes=self._at, xxh3=self._digest.hexdigest())
+        if self._part is not None:
+            items = [[i.key, i.offsets, i.sizes, i.start, i.length] for i in self._items if i.file == name]
+            self._part.note(self._place(name), {"sum": self.sums[name].model_dump(), "items": items})
+
+    def _place(self, name: str) -> str:
+        assert self._part is not None
+        return (self._folder / name).relative_to(self._part.folder).as_posix()
+
+    def _take_up(self) -> None:
+        """Files that an earlier call has completed, up to the first that it has not."""
+        while self._part is not None:
+            name = self._name(len(self.sums))
+            if (done := self._part.done(self._place(name))) is None:
+                return
+            for key, offsets, sizes, start, length in done["items"]:
+                places = None if offsets is None else tuple(offsets)
+                self._items.append(Item(key, places, None if sizes is None else tuple(sizes), name, start, length))
+                self._noted.add((key, places))
+            self.sums[name] = FileSum(**done["sum"])
+            self.total += self.sums[name].bytes
+
+    @staticmethod
+    def _name(number: int) -> str:
+        return f"__0_{number}.distcp"
 
     def objects(self, model: Model) -> None:
         """What the runtime's layers ask for besides, on a CPU or with Transformer Engine: nothing remembered of FP8."""

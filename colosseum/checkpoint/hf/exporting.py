@@ -1,4 +1,7 @@
-"""Exports a checkpoint as a Hugging Face folder. One tensor is in memory at a time; a complete folder or none."""
+"""Exports a checkpoint as a Hugging Face folder. One tensor is in memory at a time; a complete folder or none.
+
+After an interruption the same call continues with the files that are missing.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +13,21 @@ from typing import Any
 
 import torch
 
-from colosseum.atomic import folder_appearing, to_disk
+from colosseum.atomic import to_disk
 from colosseum.checkpoint import folders
 from colosseum.checkpoint.adapters import MergedTensors
 from colosseum.checkpoint.hf import card, texts
 from colosseum.checkpoint.hf.config import family_of, write_config
 from colosseum.checkpoint.hf.mapping import Part, parts
 from colosseum.checkpoint.hf.origin import origin_of
-from colosseum.checkpoint.hf.safefiles import BYTES, SHARD_BYTES, shards_of, write_shards
+from colosseum.checkpoint.hf.safefiles import BYTES, SHARD_BYTES, shards_of, write_shard_index, write_shards
 from colosseum.checkpoint.hf.tensors import parted
+from colosseum.checkpoint.partial import folder_continued, key_of
 from colosseum.checkpoint.torchdist import Tensors, read_index
 from colosseum.checkpoint.writing import DTYPES, Progress, make_room, refuse_existing
 from colosseum.errors import RefusedInput
 from colosseum.recipe.schema import Model
+from colosseum.rundir import CHECKPOINT_MARK
 
 
 def export_hf(
@@ -58,9 +63,17 @@ def export_hf(
     shards = shards_of([pair for p in ours for pair in zip(p.names, p.shapes, strict=True)], dtype, shard_bytes)
     size = sum(prod(shape) for s in shards for shape in s.shapes.values()) * BYTES[dtype]
     make_room(out, size)
-    with folder_appearing(out) as temporary:
-        weights = _weights(tensors, ours, origin.model, DTYPES[dtype], lambda done: progress and progress(done, size))
-        write_shards(temporary, shards, dtype, weights)
+    identity = key_of("export hf", dtype, shard_bytes, (checkpoint / CHECKPOINT_MARK).read_text())
+    with folder_continued(out, identity) as part:
+        temporary = part.folder
+        missing = [shard for shard in shards if part.done(shard.file) is None]
+        wanted = {name for shard in missing for name in shard.shapes}
+        held = size - sum(prod(shape) for s in missing for shape in s.shapes.values()) * BYTES[dtype]
+        weights = _weights(
+            tensors, ours, wanted, origin.model, DTYPES[dtype], lambda done: progress and progress(held + done, size)
+        )
+        write_shards(part, missing, dtype, weights)
+        write_shard_index(temporary, shards, dtype)
         config = write_config(
             family,
             origin.model,
@@ -87,12 +100,21 @@ def _check(tensors: MergedTensors, ours: list[Part], checkpoint: Path) -> None:
 
 
 def _weights(
-    tensors: MergedTensors, ours: list[Part], model: Model, dtype: torch.dtype, done: Callable[[int], Any]
+    tensors: MergedTensors,
+    ours: list[Part],
+    wanted: set[str],
+    model: Model,
+    dtype: torch.dtype,
+    done: Callable[[int], Any],
 ) -> Iterator[tuple[str, torch.Tensor]]:
+    """The wanted tensors, in order."""
     written = 0
     for part in ours:
+        if wanted.isdisjoint(part.names):
+            continue
         tensor = tensors.get(part.key, part.layer).to(dtype)
         for name, found in zip(part.names, parted(part, tensor, model), strict=True):
-            written += found.nbytes
-            yield name, found
+            if name in wanted:
+                written += found.nbytes
+                yield name, found
         done(written)

@@ -15,11 +15,12 @@ from typing import Any
 
 import torch
 
-from colosseum.atomic import folder_appearing
 from colosseum.checkpoint.hf import facts
+from colosseum.checkpoint.hf.mapping import Part
 from colosseum.checkpoint.hf.source import GENERATION, TOKENIZER_FILES, HfModel, opened, read_folder
-from colosseum.checkpoint.hf.tensors import joined
+from colosseum.checkpoint.hf.tensors import joined, shape_of
 from colosseum.checkpoint.metadata import CHECKPOINT_SCHEMA, CheckpointMetadata, Layout, ModelShape
+from colosseum.checkpoint.partial import folder_continued, key_of
 from colosseum.checkpoint.writing import DTYPES, FILE_BYTES, Progress, Writer, finish, make_room
 from colosseum.recipe.schema import Tokenizer
 
@@ -28,6 +29,8 @@ def import_hf(
     folder: Path, out: Path, *, dtype: str | None = None, file_bytes: int = FILE_BYTES, progress: Progress | None = None
 ) -> HfModel:
     """Writes the checkpoint ``out``: weights only, step 0. It appears complete, or not at all.
+
+    After an interruption the same call continues with the files that are missing.
 
     Args:
         dtype: bf16 or fp32; None = the one that represents the weights without loss.
@@ -41,11 +44,14 @@ def import_hf(
     size = _size(source, dtype)
     make_room(out, size)
     start = time.monotonic()
-    with folder_appearing(out) as temporary, Writer(temporary, file_bytes) as writer:
+    files = sorted({stored.file for stored in source.tensors.values()})
+    key = key_of("import hf", dtype, file_bytes, source.config, files=[folder / name for name in files])
+    with folder_continued(out, key) as part, Writer(part.folder, file_bytes, part) as writer:
         _write_tensors(source, writer, DTYPES[dtype], lambda done: progress and progress(done, size))
         writer.close(DTYPES[dtype])
-        _write_rest(source, temporary)
-        finish(temporary, _metadata(source, dtype, time.monotonic() - start).model_copy(update={"files": writer.sums}))
+        _write_rest(source, part.folder)
+        metadata = _metadata(source, dtype, time.monotonic() - start)
+        finish(part.folder, metadata.model_copy(update={"files": writer.sums}))
     return source
 
 
@@ -58,9 +64,11 @@ def _write_tensors(source: HfModel, writer: Writer, dtype: torch.dtype, done: Ca
     model, layers = source.model, source.model.num_layers
     with opened(source) as get:
         for part in source.parts():
-            tensor = joined(part, [get(name).to(dtype) for name in part.names], model)
-            writer.tensor(part.key, tensor, part.layer, layers)
-            del tensor
+
+            def make(part: Part = part) -> torch.Tensor:
+                return joined(part, [get(name).to(dtype) for name in part.names], model)
+
+            writer.tensor(part.key, shape_of(part, model), make, part.layer, layers)
             done(writer.total)
     writer.objects(model)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from colosseum.checkpoint.hf.source import INDEX, SINGLE
+from colosseum.checkpoint.partial import Partial
 
 NAMES = {"bf16": "BF16", "fp32": "F32"}
 BYTES = {"bf16": 2, "fp32": 4}
@@ -46,17 +47,22 @@ def shards_of(shapes: Sequence[tuple[str, tuple[int, ...]]], dtype: str, limit: 
     return [Shard(f"model-{i + 1:05d}-of-{len(groups):05d}.safetensors", g) for i, g in enumerate(groups)]
 
 
-def write_shards(folder: Path, shards: Sequence[Shard], dtype: str, tensors: Iterator[tuple[str, Any]]) -> None:
-    """Writes the files and their index; ``tensors`` come in the order of the shards, in the right dtype."""
+def write_shards(part: Partial, shards: Sequence[Shard], dtype: str, tensors: Iterator[tuple[str, Any]]) -> None:
+    """Writes files and notes them; ``tensors`` come in the order of the shards, in the right dtype."""
     import torch
 
     for shard in shards:
-        with (folder / shard.file).open("wb") as file:
+        with (part.folder / shard.file).open("wb") as file:
             file.write(_header(shard, dtype))
             for wanted in shard.shapes:
                 name, tensor = next(tensors)
                 assert name == wanted and tuple(tensor.shape) == shard.shapes[name], name
                 file.write(tensor.contiguous().view(torch.uint8).numpy().data)
+        part.note(shard.file, {})
+
+
+def write_shard_index(folder: Path, shards: Sequence[Shard], dtype: str) -> None:
+    """Writes which tensor is in which file, if there are several."""
     if len(shards) > 1:
         total = sum(prod(shape) for s in shards for shape in s.shapes.values()) * BYTES[dtype]
         index = {

@@ -28,6 +28,12 @@ def joined(part: Part, tensors: Sequence[Tensor], model: Model) -> Tensor:
     return tensors[0]
 
 
+def shape_of(part: Part, model: Model) -> tuple[int, ...]:
+    """The shape of the tensor that ``joined`` gives."""
+    rows, rest = sum(shape[0] for shape in part.shapes), part.shapes[0][1:]
+    return (model.padded_vocab(1) if part.how == "vocabulary" else rows, *rest)
+
+
 def parted(part: Part, tensor: Tensor, model: Model) -> list[Tensor]:
     """The Hugging Face tensors of ``part``."""
     if part.how == "qkv":
