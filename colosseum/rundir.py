@@ -101,6 +101,11 @@ class RunDir:
         return self.root / "grown"
 
     @property
+    def converted(self) -> Path:
+        """The checkpoint to begin from, where the gate converted another engine's."""
+        return self.root / "converted"
+
+    @property
     def gate(self) -> Path:
         """What the hand-over from the stage before found (`launch/campaigns/gate.py`)."""
         return self.root / "gate.json"

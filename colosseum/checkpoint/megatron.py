@@ -56,15 +56,20 @@ OTHER = {
 ACTIVATIONS = {"swiglu": ("silu", True), "squared_relu": ("squared_relu", False)}
 
 
-def import_megatron(folder: Path, out: Path, *, progress: Progress | None = None) -> CheckpointMetadata:
+def import_megatron(
+    folder: Path, out: Path, *, model: Model | None = None, progress: Progress | None = None
+) -> CheckpointMetadata:
     """Writes the checkpoint ``out`` from Megatron-LM's ``iter_N`` or ``release``, or the newest of a folder of them.
+
+    Args:
+        model: which model it is of; None = the one that Megatron-LM's stored arguments describe.
 
     Raises:
         RefusedInput: it is none, or of a model that the runtime does not compute.
     """
     folder = _newest(folder)
     index = read_index(folder)
-    model = model_of(arguments_of(folder, index), str(folder))
+    model = model or model_of(arguments_of(folder, index), str(folder))
     name = folder.resolve().parent.name
     return import_weights(index, model, out, name=name, run_id=f"megatron:{name}", progress=progress)
 

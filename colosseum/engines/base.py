@@ -93,6 +93,8 @@ class Engine(Protocol):
     """Environment variables that only this engine needs."""
     has_metadata: bool = False
     """Whether its checkpoints carry our colosseum.json (docs/contracts.md)."""
+    imported_as: str | None = None
+    """What ``colosseum checkpoint import`` calls its checkpoints; None = they cannot be imported."""
 
     def pinned(self, recipe: Recipe) -> Recipe:
         """The recipe with each ``auto`` set that this engine can have in one way only; the planner gets this one."""

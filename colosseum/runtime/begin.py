@@ -113,10 +113,10 @@ def rewinds(run: RunDir) -> list[Rewound]:
 
 
 def _start_folder(run: RunDir, source: Source) -> Path:
-    """The checkpoint that ``checkpoint.from`` names, with the run's depth where a gate expanded it."""
-    grown = folders.newest_committed(run.grown / "checkpoints")
-    if grown is not None:
-        return checkpoint_folder(run.grown / "checkpoints", grown)
+    """The checkpoint that ``checkpoint.from`` names, expanded or converted where a gate did so."""
+    for prepared in (run.grown, run.converted):
+        if (step := folders.newest_committed(prepared / "checkpoints")) is not None:
+            return checkpoint_folder(prepared / "checkpoints", step)
     return folders.source_folder(source, run.root.parent)
 
 

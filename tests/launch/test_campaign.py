@@ -214,7 +214,7 @@ def test_a_gate_after_a_foreign_engine_goes_by_its_recipe(tmp_path: Path) -> Non
     child, _ = _run(tmp_path, "child", *same)
     grown, _ = _run(tmp_path, "grown", *same, "model.num_layers=6")
     other, _ = _run(tmp_path, "other", "checkpoint.from=run:parent")
-    assert "no conversion from megatron-lm to mcore" in judge(other).faults[-1]
+    assert "checkpoint.load" in judge(other).faults[-1], "what is converted holds weights only"
     assert judge(child).faults == (
         "parent has not reached its last step",
         "parent saved no checkpoint to start from",
@@ -272,6 +272,43 @@ def test_the_355b_chain_goes_through_nemo1_from_end_to_end(tmp_path: Path) -> No
     assert any(text.startswith("stage expand-16k: has 100 layers and bf16-4k has 96") for text in said)
     assert any(text.startswith("stages expand-16k, fp8: NeMo 1.x does not keep every 2,000 steps") for text in said)
     assert not list(tmp_path.iterdir())
+
+
+MIXED = """
+name: c
+stages:
+  - {{name: a, recipe: colosseum-355b/cpt-4k-bf16, overrides: [engine={first}, "checkpoint.load=[weights]"]}}
+  - {{name: b, recipe: colosseum-355b/{recipe}, overrides: ["checkpoint.from=stage:a", engine={second}{more}]}}
+"""
+
+
+@pytest.mark.parametrize(("first", "kind"), [("nemo1", "nemo"), ("megatron-lm", "megatron")])
+@pytest.mark.parametrize("recipe", ["cpt-16k-expand", "sft"])
+def test_a_campaign_converts_what_another_engine_left(tmp_path: Path, first: str, kind: str, recipe: str) -> None:
+    (tmp_path / "c.yaml").write_text(MIXED.format(first=first, second="mcore", recipe=recipe, more=""))
+    file = read_file(str(tmp_path / "c.yaml"))
+    planned = plan(file, [], cluster="dgx-h100", root=tmp_path, base=tmp_path, dry=True)
+    assert [compiled.recipe.engine for _, compiled in planned] == [first, "mcore"]
+    said = remarks(file, {stage.name: (stage, compiled.recipe) for stage, compiled in planned})
+    converts = f"stage b: its gate starts it from a checkpoint converted from engine {first}'s checkpoint"
+    assert any(text.startswith(converts) and f"import {kind}" in text for text in said)
+    assert any("its gate expands that checkpoint" in text for text in said), "both have 96 layers, and 100"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "more", "sentence"),
+    [
+        ("megatron-lm", "nemo1", "", "no conversion from megatron-lm to nemo1"),
+        ("mcore", "megatron-lm", "", "no conversion from mcore to megatron-lm"),
+        ("nemo1", "mcore", ', "checkpoint.load=[weights,optimizer]"', "holds weights only"),
+    ],
+)
+def test_what_a_campaign_does_not_convert(tmp_path: Path, first: str, second: str, more: str, sentence: str) -> None:
+    text = MIXED.format(first=first, second=second, recipe="cpt-16k-expand", more=more)
+    (tmp_path / "c.yaml").write_text(text)
+    with pytest.raises(RefusedInput, match=sentence) as refused:
+        plan(read_file(str(tmp_path / "c.yaml")), [], cluster="dgx-h100", root=tmp_path, base=tmp_path, dry=True)
+    assert refused.value.faults[0].rule.startswith("stage b: ")
 
 
 def test_a_command_s_own_word_wins_over_the_campaign_s(tmp_path: Path) -> None:

@@ -62,6 +62,7 @@ class MegatronLmEngine(Engine):
         image=f"docker://{NEMO_IMAGE}:26.02",
         reads="Megatron-LM's torch_dist checkpoints, weights only",
     )
+    imported_as = "megatron"
 
     def faults(self, recipe: Recipe) -> list[Fault]:
         found = common_faults(self.name, recipe)

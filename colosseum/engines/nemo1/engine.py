@@ -75,6 +75,7 @@ class Nemo1Engine(Engine):
         image=f"docker://{NEMO_IMAGE}:25.02",
         reads=".nemo files and folders, weights only",
     )
+    imported_as = "nemo"
     settings: tuple[Setting, ...] = (
         Setting(
             name="TORCH_NCCL_AVOID_RECORD_STREAMS",

@@ -156,10 +156,12 @@ def no_conversion(writer: str, reader: str) -> str | None:
     """Why an engine cannot start from another engine's checkpoint; None = it is its own."""
     if writer == reader:
         return None
-    return (
-        f"engine {reader} does not read engine {writer}'s checkpoints, and no conversion from {writer} to {reader} "
-        "is part of this package: convert it and give its path (docs/guides/engines.md)"
-    )
+    kind = engine_of(writer).imported_as
+    if kind is not None and engine_of(reader).has_metadata:
+        how = f"convert it with `colosseum checkpoint import {kind}` and give its path"
+    else:
+        how = f"no conversion from {writer} to {reader} is part of this package: convert it and give its path"
+    return f"engine {reader} does not read engine {writer}'s checkpoints; {how} (docs/guides/engines.md)"
 
 
 def _checkpoint_faults(recipe: Recipe, runs: Path) -> list[Fault]:

@@ -20,6 +20,7 @@ from colosseum.engines.releases import image_warnings
 from colosseum.errors import Fault, RefusedInput
 from colosseum.launch.bundles import inputs
 from colosseum.launch.bundles.compile import Compiled
+from colosseum.launch.campaigns import converting
 from colosseum.launch.campaigns.file import CampaignFile, StageFile
 from colosseum.launch.runs.kept import JobId, RunName, read_kept
 from colosseum.launch.runs.submit import (
@@ -126,12 +127,21 @@ def plan(
     for entry in file.stages:
         stage, bundle = _stage(entry, words, [stage for stage, _ in found], cluster, root, base, dry=dry)
         engines = {before.name: its.recipe.engine for before, its in found}
-        if stage.source and (rule := inputs.no_conversion(engines[stage.source], bundle.recipe.engine)):
-            raise RefusedInput([Fault(path="engine", value=bundle.recipe.engine, rule=f"stage {entry.name}: {rule}")])
+        if stage.source:
+            _refuse_without_conversion(entry.name, engines[stage.source], bundle.recipe)
         found.append((stage, bundle))
     if not dry:
         refuse_without_room([bundle for _, bundle in found], root)  # of all stages together
     return found
+
+
+def _refuse_without_conversion(stage: str, writer: str, recipe: Recipe) -> None:
+    """Raises RefusedInput where a stage's gate could not convert the checkpoint of the stage before."""
+    found = converting.faults(recipe) if converting.importer(writer, recipe.engine) else []
+    if not converting.importer(writer, recipe.engine) and (rule := inputs.no_conversion(writer, recipe.engine)):
+        found = [Fault(path="engine", value=recipe.engine, rule=rule)]
+    if found:
+        raise RefusedInput([replace(fault, rule=f"stage {stage}: {fault.rule}") for fault in found])
 
 
 def as_planned(file: CampaignFile, planned: Sequence[tuple[Stage, Compiled]]) -> dict[str, Any]:
@@ -161,7 +171,10 @@ def remarks(file: CampaignFile, stages: Mapping[str, tuple[Stage, Recipe]]) -> l
         texts = [*engine_of(recipe.engine).notes(recipe), *image_warnings(recipe)]
         if words := entry.for_engine.get(recipe.engine):
             texts.insert(0, f"with engine {recipe.engine} the campaign sets {' '.join(words)}")
-        before = stages[stage.source][1].model.num_layers if stage.source else recipe.model.num_layers
+        parent = stages[stage.source][1] if stage.source else recipe
+        before = parent.model.num_layers
+        if kind := converting.importer(parent.engine, recipe.engine):
+            texts.append(f"its gate starts it from a checkpoint {converting.sentence(parent.engine, kind)}")
         if before != (layers := recipe.model.num_layers):
             texts.append(f"has {layers} layers and {stage.source} has {before}: {_expansion(recipe, before)}")
         for text in texts:

@@ -2,7 +2,8 @@
 
 It compares the checkpoint that the stage starts from with what the stage expects: a sentence for each difference,
 and the lineage from the first run to here. Needs neither torch nor a GPU: a job of seconds.
-A stage with more layers has its checkpoint expanded first, into the run's ``grown`` folder (with torch, on the CPU).
+A stage with more layers has its checkpoint expanded first, into the run's ``grown`` folder, and another engine's
+checkpoint is converted, into ``converted`` (with torch, on the CPU).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from colosseum.checkpoint.metadata import CheckpointMetadata, ModelShape
 from colosseum.engines.registry import engine_of
 from colosseum.errors import ColosseumError, RefusedInput
 from colosseum.launch.bundles.inputs import no_conversion
-from colosseum.launch.campaigns import growing
+from colosseum.launch.campaigns import converting, growing
 from colosseum.reading import Unreadable, read_bytes, read_object
 from colosseum.recipe.schema import Recipe
 from colosseum.recipe.source import FromRun
@@ -64,6 +65,8 @@ class Verdict:
     lineage: tuple[Ancestor, ...]
     expands: bool = False
     """The checkpoint has fewer layers than the stage."""
+    converts: str | None = None
+    """Another engine's checkpoint that is converted, by path."""
 
     @property
     def passed(self) -> bool:
@@ -127,17 +130,47 @@ def _expanded(run: RunDir, verdict: Verdict) -> Verdict:
     return verdict
 
 
+def _converted(run: RunDir, verdict: Verdict) -> Verdict:
+    """The verdict once the other engine's checkpoint is converted, and expanded if the stage has more layers."""
+    recipe = read_bundle(run.bundle).recipe
+    source = recipe.checkpoint.source
+    assert isinstance(source, FromRun) and verdict.converts is not None
+    its = read_bundle(RunDir(run.root.resolve().parent / source.run).bundle).recipe
+    kind = str(converting.importer(its.engine, recipe.engine))
+    try:
+        folder = converting.convert_into(run, Path(verdict.converts), kind, its)
+        metadata = read_metadata(folder)
+        plan = growing.plan_of(recipe, metadata)
+        handed_over = growing.as_grown(metadata, plan) if plan else metadata
+        if found := load_faults(recipe, handed_over, recipe.checkpoint.load):
+            return replace(verdict, faults=tuple(found))
+        growing.grow_into(run, recipe, folder)
+    except ImportError as error:
+        rule = f"{error.name} is not installed where the gate runs, which converts {verdict.converts}"
+        return replace(verdict, faults=(rule,))
+    except (ColosseumError, OSError) as error:
+        return replace(verdict, faults=(f"the checkpoint was not converted: {error}",))
+    notes = [*verdict.notes, *load_notes(recipe, metadata)] + ([growing.sentence(metadata, plan)] if plan else [])
+    return replace(verdict, notes=tuple(notes))
+
+
 def _of_foreign(recipe: Recipe, parent: RunDir, its: Recipe, faults: list[str]) -> Verdict:
     """Another engine's checkpoint has no colosseum.json: its own configuration tells which model it is of, if there is
     one, else its run's recipe."""
     faults, wanted = [*faults], ModelShape.of(recipe)
     engine = engine_of(its.engine)
     left = engine.checkpoints(parent, its.batch.gbs)
-    if rule := no_conversion(its.engine, recipe.engine):
+    kind = converting.importer(its.engine, recipe.engine)
+    if not kind and (rule := no_conversion(its.engine, recipe.engine)):
         faults.append(rule)
     elif not left:
         faults.append(f"{parent.root.name} saved no checkpoint to start from")
+    if kind:
+        faults += [fault.sentence() for fault in converting.faults(recipe)]
     newest = next(reversed(left.values()), None)
+    if kind and newest is not None:  # its model is compared when it has been converted
+        note = converting.sentence(its.engine, kind)
+        return Verdict(faults=tuple(faults), notes=(note,), lineage=(), converts=str(newest))
     config = engine.model_of(newest) if newest is not None else None
     if config is None:
         note = f"the checkpoint is {its.engine}'s: only its recipe was compared, not its content"
@@ -247,10 +280,12 @@ def _manifest(run: RunDir) -> dict[str, Any]:
 
 
 def pass_through(run: RunDir) -> Verdict:
-    """Check the checkpoint, expand it where the stage has more layers, write gate.json and print the result."""
+    """Check the checkpoint, expand or convert it where the stage needs it, write gate.json and print the result."""
     verdict = judge(run)
     if verdict.passed and verdict.expands:
         verdict = _expanded(run, verdict)
+    elif verdict.passed and verdict.converts is not None:
+        verdict = _converted(run, verdict)
     write_whole(run.gate, to_json({"schema": GATE_SCHEMA, "passed": verdict.passed, **asdict(verdict)}))
     for ancestor in verdict.lineage:
         sys.stdout.write(f"from   {clean(ancestor.sentence())}\n")

@@ -9,6 +9,7 @@ from dataclasses import replace
 from colosseum.bundle import LaunchBundle, read_bundle
 from colosseum.errors import RunFailed
 from colosseum.launch.campaigns.campaign import Campaign, Stage, read
+from colosseum.launch.campaigns.converting import importer
 from colosseum.launch.campaigns.gate import pass_through
 from colosseum.launch.campaigns.status import statuses
 from colosseum.launch.runs.jobs import LIVE
@@ -76,10 +77,10 @@ def submit(campaign: Campaign, queue: Queue, *, again: bool) -> tuple[Campaign, 
 
 
 def _minutes(campaign: Campaign, stage: Stage, recipe: Recipe) -> int:
-    """Time limit of a stage's gate: a few minutes, or the stage's own where the gate expands a checkpoint."""
+    """Time limit of a stage's gate: a few minutes, or the stage's own where it expands or converts a checkpoint."""
     before = next(s for s in campaign.stages if s.name == stage.source)
-    depth = read_bundle(campaign.run_of(before).bundle).recipe.model.num_layers
-    if depth >= recipe.model.num_layers:
+    its = read_bundle(campaign.run_of(before).bundle).recipe
+    if its.model.num_layers >= recipe.model.num_layers and not importer(its.engine, recipe.engine):
         return GATE_MINUTES
     return max(GATE_MINUTES, math.ceil(parse_duration_s(recipe.resources.time_limit) / 60))
 

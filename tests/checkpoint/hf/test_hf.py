@@ -351,13 +351,14 @@ def test_folders_that_are_none(tmp_path: Path) -> None:
 # --- whole or not at all -----------------------------------------------------------------------------------------
 
 
-def test_a_failure_leaves_nothing(imported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_leaves_nothing_that_passes_for_whole(imported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device", "x")
 
     monkeypatch.setattr(importing.Writer, "close", full)
     with pytest.raises(OSError, match="No space"):
         import_hf(imported / "llama2" / "in", tmp_path / "out")
+    assert list(tmp_path.iterdir()) == [], "no file was complete"
     monkeypatch.undo()
     monkeypatch.setattr("colosseum.checkpoint.hf.card.text", full)
     with pytest.raises(OSError, match="No space"):
@@ -365,8 +366,11 @@ def test_a_failure_leaves_nothing(imported: Path, tmp_path: Path, monkeypatch: p
     monkeypatch.undo()
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Disk", (), {"free": 1000}))
     with pytest.raises(EnvironmentFault):
-        import_hf(imported / "llama2" / "in", tmp_path / "out")
-    assert list(tmp_path.iterdir()) == []
+        import_hf(imported / "llama2" / "in", tmp_path / "other")
+    monkeypatch.undo()
+    assert [path.name for path in tmp_path.iterdir()] == [".out.partial"], "complete files wait for the next call"
+    export_hf(imported / "llama2" / "ckpt", tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_a_kill_leaves_nothing_that_passes_for_whole(imported: Path, tmp_path: Path) -> None:
@@ -380,9 +384,9 @@ def test_a_kill_leaves_nothing_that_passes_for_whole(imported: Path, tmp_path: P
     done = subprocess.run([sys.executable, "-c", program, str(source), str(out)], capture_output=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
     (left,) = tmp_path.iterdir()
-    assert left.name.startswith(".out.") and (left / ".metadata").is_file()
+    assert left.name == ".out.partial" and (left / "files" / ".metadata").is_file()
     with pytest.raises(RefusedInput, match="not a complete checkpoint"):
-        read_metadata(left)
+        read_metadata(left / "files")
     import_hf(source, out)
     assert read_metadata(out).step == 0
 
