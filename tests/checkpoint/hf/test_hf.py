@@ -351,7 +351,7 @@ def test_folders_that_are_none(tmp_path: Path) -> None:
 # --- whole or not at all -----------------------------------------------------------------------------------------
 
 
-def test_a_failure_leaves_nothing_that_passes_for_whole(imported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_leaves_no_whole_folder(imported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device", "x")
 
