@@ -40,6 +40,11 @@ def format_duration(seconds: float) -> str:
     return f"{seconds / 86400:.1f} days"
 
 
+def format_rounded(n: float) -> str:
+    """Three figures and zeros: ``532,000``."""
+    return f"{float(f'{n:.3g}'):,.0f}"
+
+
 def slurm_time(seconds: int) -> str:
     """Slurm's ``D-HH:MM:SS``."""
     days, rest = divmod(seconds, 86400)

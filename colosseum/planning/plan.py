@@ -95,6 +95,22 @@ class Convention(PlanPart):
     full: float
 
 
+class Production(PlanPart):
+    """A run of days or weeks: slower steps than an acceptance run's, saves and restarts (planning/production.py)."""
+
+    step_time_s: float
+    step_time_range_s: tuple[float, float]
+    mfu: Convention
+    restart_factor: float
+    """Time of the whole run over the time of its steps."""
+    restarts_measured: bool
+    """Whether the factor is the cluster's own (storage.goodput) or a published one."""
+    days: float | None = None
+    days_range: tuple[float, float] | None = None
+    gpu_hours: float | None = None
+    cost: float | None = None
+
+
 class CalibrationRef(PlanPart):
     name: str
     hash: str
@@ -120,7 +136,9 @@ class Plan(PlanPart):
     mfu: Convention | None = None
     mfu_peak_tflops: float | None = None
     memory: Memory | None = None
+    production: Production | None = None
     days: float | None = None
+    """Days, GPU hours and cost are those of a production run."""
     gpu_hours: float | None = None
     cost: float | None = None
     currency: str | None = None

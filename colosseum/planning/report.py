@@ -9,12 +9,12 @@ from rich.table import Table
 from rich.text import Text
 
 from colosseum.console import columns, facts
-from colosseum.planning.plan import Layout, Memory, Plan, Rejected, StageMemory
+from colosseum.planning.plan import Layout, Memory, Plan, Production, Rejected, StageMemory
 from colosseum.planning.scaling import ScalePoint
 from colosseum.recipe import derived
 from colosseum.recipe.schema import Recipe
 from colosseum.recipe.tasks import FACTS
-from colosseum.units import GIB, format_bytes, format_count, format_duration
+from colosseum.units import GIB, format_bytes, format_count, format_duration, format_rounded
 
 Rows = list[tuple[str, str]]
 
@@ -92,7 +92,9 @@ def prediction_rows(plan: Plan) -> Rows:
     if plan.step_time_s is not None:
         low_high = plan.step_time_range_s
         spread = "" if low_high is None else f" ({format_duration(low_high[0])} to {format_duration(low_high[1])})"
-        rows.append(("step time", format_duration(plan.step_time_s) + spread))
+        rows.append(("step time", f"{format_duration(plan.step_time_s)}{spread} in an acceptance run"))
+    if plan.production is not None:
+        rows.append(("", f"{_production_step(plan.production)} in production"))
     if plan.model_tflops_per_gpu is not None:
         mfu = "" if plan.mfu is None else f", {plan.mfu.causal:.1%} MFU"
         rows.append(("speed", f"{plan.model_tflops_per_gpu.causal:.0f} TFLOP/s per GPU{mfu}"))
@@ -100,9 +102,9 @@ def prediction_rows(plan: Plan) -> Rows:
         filled = plan.memory.device_bytes or plan.memory.peak_bytes
         rows.append(("memory", f"{format_bytes(filled)} of {format_bytes(plan.memory.usable_bytes)} per rank"))
     if plan.days is not None:
-        rows.append(
-            ("time", f"{plan.days:.1f} days" + ("" if plan.gpu_hours is None else f", {plan.gpu_hours:,.0f} GPU hours"))
-        )
+        hours = "" if plan.gpu_hours is None else f", {format_rounded(plan.gpu_hours)} GPU hours"
+        rows.append(("time", f"{format_duration(plan.days * 86400)} in production{hours}"))
+        rows += [("cost", f"{format_rounded(plan.cost)} {plan.currency}")] if plan.cost is not None else []
     return rows
 
 
@@ -218,12 +220,39 @@ def _time(recipe: Recipe, plan: Plan) -> Iterator[RenderableType]:
         ),
         ("tokens", f"{rate:,.0f} /s per GPU, {format_count(every)} /s in total, {format_count(every * 86400)} per day"),
     ]
-    if plan.days is not None and plan.gpu_hours is not None:
-        short, long = plan.days * low / step, plan.days * high / step
-        rows.append(("run", f"{plan.days:.1f} days ({short:.1f} to {long:.1f}), {plan.gpu_hours:,.0f} GPU hours"))
-    if plan.cost is not None:
-        rows.append(("cost", f"{plan.cost:,.0f} {plan.currency}"))
     yield facts(rows)
+    yield from _in_production(plan)
+
+
+def _in_production(plan: Plan) -> Iterator[RenderableType]:
+    """Acceptance and production side by side; days and cost are production's."""
+    real, mfu, step = plan.production, plan.mfu, plan.step_time_s
+    if real is None or mfu is None or step is None:
+        return
+    yield _title("Acceptance run and production")
+    low, high = plan.step_time_range_s or (step, step)
+    table = _columns("", "step", "range", "MFU causal", "MFU full")
+    for name, each, least, most, used in (
+        ("acceptance", step, low, high, mfu),
+        ("production", real.step_time_s, *real.step_time_range_s, real.mfu),
+    ):
+        span = f"{format_duration(least)} to {format_duration(most)}"
+        table.add_row(name, format_duration(each), span, f"{used.causal:.1%}", f"{used.full:.1%}")
+    yield table
+    source = "this cluster's failures and saves" if real.restarts_measured else "published runs"
+    rows = [("restarts", f"x {real.restart_factor:.2f} of the steps' time ({source})")]
+    if real.days is not None and real.days_range is not None and real.gpu_hours is not None:
+        span = " to ".join(format_duration(days * 86400) for days in real.days_range)
+        run = f"{format_duration(real.days * 86400)} ({span}), {format_rounded(real.gpu_hours)} GPU hours"
+        rows.append(("run", run))
+    if plan.cost is not None:
+        rows.append(("cost", f"{format_rounded(plan.cost)} {plan.currency}"))
+    yield facts(rows)
+
+
+def _production_step(real: Production) -> str:
+    least, most = (format_duration(seconds) for seconds in real.step_time_range_s)
+    return f"{format_duration(real.step_time_s)} ({least} to {most})"
 
 
 def _disk(recipe: Recipe, plan: Plan) -> Iterator[RenderableType]:

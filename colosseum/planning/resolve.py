@@ -14,6 +14,7 @@ from colosseum.planning.hardware import usable_bytes
 from colosseum.planning.job import RECOMPUTE, Job, Layouts
 from colosseum.planning.layout import enumerate_layouts, layout_of
 from colosseum.planning.plan import Convention, Layout, Memory, Plan, Rejected
+from colosseum.planning.production import production
 from colosseum.planning.search import TIE, Evaluated, search
 from colosseum.recipe import derived, rules
 from colosseum.recipe.base import AUTO
@@ -143,9 +144,16 @@ def predict(recipe: Recipe, lay: Layouts, calibration: Calibration) -> Plan:
     peak = cost.matmul_peak(job)
     flops = {c: _model_flops(job, recipe, causal=c == "causal") for c in ("causal", "full")}
     rate = {c: f * tokens / step / gpus for c, f in flops.items()}
-    steps = derived.total_steps(recipe)
-    hours = None if steps is None else steps * step / 3600.0
-    price = recipe.cluster.price_per_gpu_hour
+    mfu = Convention(**{c: r / peak for c, r in rate.items()})
+    storage = scaling.storage(recipe, step)
+    real = production(
+        recipe,
+        step,
+        mfu,
+        site_factor=constants.site_factor,
+        goodput=storage.goodput,
+        steps=derived.total_steps(recipe),
+    )
     return Plan(
         schema="colosseum.plan/1",
         fits=fits,
@@ -155,14 +163,15 @@ def predict(recipe: Recipe, lay: Layouts, calibration: Calibration) -> Plan:
         step_time_parts_s=time.parts(0),
         tokens_per_s_per_gpu=tokens / step / gpus,
         model_tflops_per_gpu=Convention(**{c: r / 1e12 for c, r in rate.items()}),
-        mfu=Convention(**{c: r / peak for c, r in rate.items()}),
+        mfu=mfu,
         mfu_peak_tflops=peak / 1e12,
         memory=held,
-        days=None if hours is None else hours / 24.0,
-        gpu_hours=None if hours is None else hours * gpus,
-        cost=None if hours is None or price is None else hours * gpus * price,
-        currency=None if price is None else recipe.cluster.currency,
-        storage=scaling.storage(recipe, step),
+        production=real,
+        days=real.days,
+        gpu_hours=real.gpu_hours,
+        cost=real.cost,
+        currency=None if real.cost is None else recipe.cluster.currency,
+        storage=storage,
         calibration=calibration.ref,
         assumptions=tuple(_assumptions(recipe, layout, calibration)),
     )
@@ -237,8 +246,8 @@ def _assumptions(recipe: Recipe, layout: Layout, calibration: Calibration) -> It
     constants = calibration.constants
     if constants.site_factor == 1.0:
         yield (
-            "site factor 1: NVIDIA's acceptance runs; a production run with data loading, checkpoints and stragglers "
-            "has taken up to 1.5 times as long (colosseum calibrate --from RUN fits the factor)"
+            "acceptance: minutes on healthy nodes with synthetic data, as NVIDIA's tables; production: published "
+            "factors for data, stragglers, saves and restarts (colosseum calibrate --from RUN replaces them)"
         )
     else:
         yield f"site factor {constants.site_factor:.3f} of calibration {calibration.name}"

@@ -42,8 +42,9 @@ def test_seven_epochs_of_100000_pairs_are_4998_steps_everywhere(tmp_path: Path) 
     assert json.loads(compiled.files["engine/command.json"])["total_steps"] == 4998
     assert any("drops its last 40 rows" in sentence for sentence in compiled.plan.assumptions)
     plan = resolve(DPO)
-    assert plan.days is not None and plan.step_time_s is not None
-    assert plan.days * 86400 == pytest.approx(4998 * plan.step_time_s)
+    assert plan.days is not None and plan.production is not None
+    each = plan.production.step_time_s * plan.production.restart_factor
+    assert plan.days * 86400 == pytest.approx(4998 * each)
 
 
 @given(rows=st.integers(1, 10**7), gbs=st.integers(1, 4096), epochs=st.integers(1, 50))

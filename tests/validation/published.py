@@ -51,7 +51,8 @@ def rows() -> tuple[Row, ...]:
         return tuple(_row(data) for data in csv.DictReader(stream))
 
 
-def _row(data: dict[str, str]) -> Row:
+def overrides_of(data: dict[str, str]) -> tuple[str, ...]:
+    """What a row of a file says, as overrides on the generic recipe."""
     gated, learned = data["gated"] == "1", data["positions"] == "learned"
     activation = "silu" if gated else ("squared_relu" if "emotron" in data["model"] else "gelu")
     words = {
@@ -85,11 +86,15 @@ def _row(data: dict[str, str]) -> Row:
         "precision.fp8_params": str(data["precision"].startswith("fp8")).lower(),
     }
     settings = dict(word.split("=", 1) for word in data["settings"].split())
+    return tuple(f"{k}={v}" for k, v in (words | settings).items())
+
+
+def _row(data: dict[str, str]) -> Row:
     return Row(
         id=data["id"],
         set=data["set"],
         family=data["model"].removesuffix("(seqsel)"),
-        overrides=tuple(f"{k}={v}" for k, v in (words | settings).items()),
+        overrides=overrides_of(data),
         hardware=data["hardware"],
         step_time_s=float(data["step_time_s"]) if data["step_time_s"] else None,
         peak_gib=float(data["peak_gib"]) if data["peak_gib"] else None,
