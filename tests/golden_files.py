@@ -21,7 +21,7 @@ from colosseum.engines.planned import resolved
 from colosseum.engines.registry import engine_of
 from colosseum.errors import RefusedInput
 from colosseum.launch.bundles.compile import compile_bundle, library
-from colosseum.launch.bundles.inputs import anchored
+from colosseum.launch.bundles.inputs import with_absolute_paths
 from colosseum.planning.resolve import apply_layout, resolve
 from colosseum.recipe.load import load, shipped_recipes
 from colosseum.recipe.rules_base import replaced
@@ -43,7 +43,7 @@ def resolved_recipe(recipe: Recipe) -> Mapping[str, bytes]:
 
 def bundle_files(recipe: Recipe) -> Mapping[str, bytes]:
     """Job or launch script, environment and engine files of the recipe's bundle; what any machine writes alike."""
-    recipe = anchored(recipe, Path("/site"))
+    recipe = with_absolute_paths(recipe, Path("/site"))
     try:
         compiled = compile_bundle(apply_layout(recipe, resolve(recipe).layout), resolve(recipe))
     except RefusedInput as refused:  # an engine that does not render yet, or cannot run this recipe

@@ -13,7 +13,7 @@ from typing import Any
 from colosseum.atomic import folder_appearing
 from colosseum.checkpoint import folders
 from colosseum.checkpoint.adapters import SUFFIX, MergedTensors
-from colosseum.checkpoint.hf.carrying import carry
+from colosseum.checkpoint.hf.description import copy_description
 from colosseum.checkpoint.hf.origin import origin_of
 from colosseum.checkpoint.metadata import CHECKPOINT_SCHEMA, CheckpointMetadata, Layout, Origin
 from colosseum.checkpoint.torchdist import Tensors, read_index
@@ -66,7 +66,7 @@ def average(sources: Sequence[Path], shares: Sequence[float], out: Path) -> Chec
             writer.tensor(key, shape, make, layer, origin.model.num_layers)
         writer.objects(origin.model)
         writer.close(DTYPES[dtype])
-        carry(origin, origin.model, temporary)
+        copy_description(origin, origin.model, temporary)
         metadata = _metadata(sources, found, shares, dtype, time.monotonic() - start)
         finish(temporary, metadata.model_copy(update={"files": writer.sums}))
     return metadata

@@ -9,7 +9,7 @@ from pathlib import Path
 from colosseum.atomic import folder_appearing, to_disk
 from colosseum.checkpoint import folders
 from colosseum.checkpoint.hf import facts
-from colosseum.checkpoint.hf.carrying import carry, known_origin
+from colosseum.checkpoint.hf.description import copy_description, known_origin
 from colosseum.checkpoint.metadata import CheckpointMetadata, FileSum
 from colosseum.checkpoint.writing import finish, make_room
 from colosseum.errors import Fault, RefusedInput
@@ -41,7 +41,7 @@ def copy(source: Path, out: Path, *, verify: bool) -> CheckpointMetadata:
             sums = pool.map(lambda name: _copied(source / name, temporary / name), metadata.files)
             folders.check_sums(source, metadata, dict(zip(metadata.files, sums, strict=True)))
         if facts.NAME not in metadata.files and (origin := known_origin(source, metadata)) is not None:
-            carry(origin, origin.model, temporary)
+            copy_description(origin, origin.model, temporary)
         finish(temporary, metadata)
         if verify:
             for name in metadata.files:

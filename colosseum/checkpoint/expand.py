@@ -17,9 +17,9 @@ from typing import Any
 
 from colosseum.checkpoint import folders
 from colosseum.checkpoint.growth import Growth
-from colosseum.checkpoint.hf.carrying import carry, is_carried, known_origin
+from colosseum.checkpoint.hf.description import copy_description, is_description, known_origin
 from colosseum.checkpoint.metadata import CheckpointMetadata, ModelShape, Origin
-from colosseum.checkpoint.pieces import Work, finished_file, note_of
+from colosseum.checkpoint.pieces import Work, finished_file, progress_file
 from colosseum.checkpoint.torchdist import METADATA, NUMBERED, Index, Item, layer_of, layers_in, read_index, write_index
 from colosseum.errors import EnvironmentFault, RefusedInput
 from colosseum.recipe.schema import Model
@@ -54,8 +54,8 @@ def expand(source: Path, out: Path, plan: Growth, *, workers: int = WORKERS) -> 
     folder.mkdir(parents=True, exist_ok=True)
     origin = origin_of(source, metadata, plan)
     work = Work(source, folder, index, plan, key=hashlib.sha256(origin.model_dump_json().encode()).hexdigest())
-    names = [name for name in metadata.files if name != METADATA and not is_carried(name)]
-    folders.check_sums(source, metadata, folders.checksums(source, filter(is_carried, metadata.files)))
+    names = [name for name in metadata.files if name != METADATA and not is_description(name)]
+    folders.check_sums(source, metadata, folders.checksums(source, filter(is_description, metadata.files)))
     with ThreadPoolExecutor(workers) as pool:
         jobs = {name: pool.submit(finished_file, work, name, metadata.files[name]) for name in names}
         try:
@@ -70,14 +70,14 @@ def expand(source: Path, out: Path, plan: Growth, *, workers: int = WORKERS) -> 
     write_index(folder, Index(folder, items, *_tensors(index, items, plan), None))
     described = [METADATA]
     if (known := known_origin(source, metadata)) is not None:
-        described += carry(known, known.model.model_copy(update={"num_layers": len(plan.order)}), folder)
+        described += copy_description(known, known.model.model_copy(update={"num_layers": len(plan.order)}), folder)
     files = {name: part.sum for name, part in parts.items()} | folders.checksums(folder, described)
     shape = metadata.model.model_copy(update={"num_layers": len(plan.order)})
     keeps = metadata.has_optimizer and plan.moments != "drop"
     update = {"files": files, "model": shape, "has_optimizer": keeps, "origin": origin}
     folders.commit(checkpoints, metadata.step, metadata.model_copy(update=update))
     for name in names:
-        note_of(folder, name).unlink(missing_ok=True)
+        progress_file(folder, name).unlink(missing_ok=True)
     return folder
 
 

@@ -66,7 +66,7 @@ class _Summed:
         return FileSum(bytes=self.size, xxh3=self._digest.hexdigest())
 
 
-def note_of(folder: Path, name: str) -> Path:
+def progress_file(folder: Path, name: str) -> Path:
     """The note that a file is complete."""
     return folder / f"{name}.done.json"
 
@@ -77,7 +77,7 @@ def finished_file(work: Work, name: str, expected: FileSum) -> Part:
     Raises:
         RefusedInput: the source file has changed since it was written.
     """
-    note, target = note_of(work.folder, name), work.folder / name
+    note, target = progress_file(work.folder, name), work.folder / name
     if (done := _noted(note, target, work.key)) is not None:
         return done
     note.unlink(missing_ok=True)
@@ -86,7 +86,7 @@ def finished_file(work: Work, name: str, expected: FileSum) -> Part:
         out = _Summed(file)
         if name == COMMON and work.plan.moments == "zero":
             _compare(work.source, name, expected, folders.checksums(work.source, [name])[name])
-            out.write(saved(_counted_anew(load_torch(work.source / name))))
+            out.write(saved(_recounted(load_torch(work.source / name))))
             written: list[Item] = []
         else:
             written = _copy(work, name, expected, items, out)
@@ -111,7 +111,7 @@ def _noted(note: Path, target: Path, key: str) -> Part | None:
     return Part(FileSum(**data["sum"]), tuple(items))
 
 
-def _counted_anew(common: Any) -> Any:
+def _recounted(common: Any) -> Any:
     """common.pt with the optimizer's step counter reset: zero moments need Adam's bias correction from step 1."""
     optimizer = common.get("optimizer", {})
     chained = [value for name, value in optimizer.items() if isinstance(name, int)]

@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 
 import typer
 
+from colosseum.checkpoint.expansion import PROBE, grow
 from colosseum.checkpoint.inspect import damaged, inspected_text
 from colosseum.checkpoint.inspect import inspect as inspected
-from colosseum.checkpoint.proof import PROBE, grow
 from colosseum.cli.arguments import CheckpointWord
 from colosseum.cli.checkpoint_hf import checkpoint_of, export, import_
 from colosseum.cli.checkpoint_kept import average, copy, prune

@@ -16,7 +16,7 @@ from colosseum.data.align.jsonl import BadRow, read_lines
 from colosseum.data.align.lint import MEANING, Report, limits_of
 from colosseum.data.align.lint import lint as linted
 from colosseum.data.align.rows import Kind, kind_of
-from colosseum.data.align.view import View, as_html, as_text, look
+from colosseum.data.align.view import View, as_html, as_text, row_views
 from colosseum.errors import RunFailed
 from colosseum.recipe.tasks import ChatTokens
 
@@ -70,7 +70,7 @@ def mask(
     line = next((x for x in read_lines(file) if x.number >= row and not isinstance(x.content, BadRow)), None)
     kind = None if line is None else kind_of(line.content)  # type: ignore[arg-type]
     encoder = Encoder(_spec(kind or "chat", tokenizer, eod, chat_template, seq_length))
-    views = look(file, row, encoder)
+    views = row_views(file, row, encoder)
     if html is None:
         for view in views:
             _show(view)

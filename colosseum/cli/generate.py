@@ -14,7 +14,7 @@ from colosseum.cli.checkpoint_hf import checkpoint_of, needs_torch
 from colosseum.cli.output import Cluster, Runs, counter, note, refuse_existing, write_file
 from colosseum.data.align.prompts import read_prompts
 from colosseum.errors import RefusedInput
-from colosseum.runtime.generation.answering import answer_rows, ids_of, loaded, translator_of
+from colosseum.runtime.generation.answering import answer_rows, codec_of, ids_of, loaded
 from colosseum.runtime.generation.chat import chat_in_terminal
 
 MaxTokens = Annotated[int, typer.Option(min=1, help="Maximum tokens of a response.")]
@@ -62,18 +62,18 @@ def generate(
             raise RefusedInput("give --prompts FILE, or run it in a terminal to chat")
     folder = checkpoint_of(source, runs, cluster)
     needs_torch()
-    translator = translator_of(folder)
+    codec = codec_of(folder)
     sampling = {"max_tokens": max_tokens, "temperature": temperature, "top_p": top_p, "seed": seed}
     if prompts is None:
-        if chat and not translator.can_chat:
+        if chat and not codec.can_chat:
             raise RefusedInput("the checkpoint was not trained on chats: omit --chat to continue your text")
-        with loaded(folder, translator, note, as_trained=as_trained) as engine:
-            chat_in_terminal(engine, translator, sampling)
+        with loaded(folder, codec, note, as_trained=as_trained) as engine:
+            chat_in_terminal(engine, codec, sampling)
         return
     rows = read_prompts(prompts, as_chat=chat)
-    ids = ids_of(translator, prompts, rows)
-    with loaded(folder, translator, note, as_trained=as_trained) as engine:
-        answered = answer_rows(engine, translator, rows, ids, sampling, batch_size, counter())
+    ids = ids_of(codec, prompts, rows)
+    with loaded(folder, codec, note, as_trained=as_trained) as engine:
+        answered = answer_rows(engine, codec, rows, ids, sampling, batch_size, counter())
     _write(answered, out)
 
 

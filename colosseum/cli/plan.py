@@ -10,7 +10,7 @@ import typer
 
 from colosseum.cli.arguments import RecipeWords, recipe_and_overrides
 from colosseum.cli.output import Cluster, Json, document, emit, say, warn
-from colosseum.engines.plan_request import PlanRequest, answers, gpu_counts
+from colosseum.engines.plan_request import PlanRequest, gpu_counts, plan_lines
 from colosseum.errors import RefusedInput
 from colosseum.planning.constants import read_calibration
 from colosseum.planning.nearmiss import NearMisses, idle_nodes
@@ -53,7 +53,7 @@ def plan(
     if batch is not None:
         if counts:
             raise RefusedInput("--batch cannot be combined with --gpus: put resources.gpus=N in the overrides")
-        for answer in answers(task, batch):
+        for answer in plan_lines(task, batch):
             document(answer)
     elif len(counts) > 1:
         recipe, warnings = task.recipe()

@@ -183,7 +183,7 @@ def rows_in_one_folder(recipe: Recipe, found: Refusals) -> None:
     found.unless(known, "data.train_samples", data.train_samples, rule)
 
 
-def kept_by(tool: str, recipe: Recipe) -> list[str]:
+def retention_notes(tool: str, recipe: Recipe) -> list[str]:
     """How NeMo's ``save_top_k`` differs from the recipe: it goes by validation loss and has no "every n-th"."""
     last, every = recipe.checkpoint.keep_last, recipe.checkpoint.keep_every
     if last is None:  # all are kept, every n-th among them
@@ -194,7 +194,7 @@ def kept_by(tool: str, recipe: Recipe) -> list[str]:
     return found
 
 
-def without_ladder(tool: str, recipe: Recipe) -> list[str]:
+def stability_notes(tool: str, recipe: Recipe) -> list[str]:
     """What a recipe sets of ``stability`` that only mcore does."""
     fields = ("max_skips", "max_rewinds", "rewind_lr_factor", "rewind_lr_steps", "scan_every_steps")
     set_by = [name for name in fields if getattr(recipe.stability, name) != Stability.model_fields[name].default]

@@ -70,12 +70,12 @@ class PlanRequest:
         return self.calibration or calibration_for(recipe.hardware.name)
 
 
-def answers(request: PlanRequest, path: Path) -> Iterator[dict[str, Any]]:
+def plan_lines(request: PlanRequest, path: Path) -> Iterator[dict[str, Any]]:
     """A JSON document for each line of a file (``-`` = stdin), in its order; a refusal is one too."""
     for number, text in _lines(path):
         key: Any = None
         try:
-            key, overrides = _asked(text, number)
+            key, overrides = _request_of_line(text, number)
             one = replace(request, overrides=(*request.overrides, *overrides))
             answer = one.solve(one.recipe()[0]).as_json()
         except RefusedInput as refused:
@@ -95,7 +95,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
                 yield number, raw.decode("utf-8", errors="replace")
 
 
-def _asked(text: str, number: int) -> tuple[Any, list[str]]:
+def _request_of_line(text: str, number: int) -> tuple[Any, list[str]]:
     """Id and overrides of a line.
 
     Raises:

@@ -12,7 +12,7 @@ from colosseum.engines.registry import engine_of
 from colosseum.errors import Fault
 from colosseum.planning.plan import Layout, Plan
 from colosseum.recipe.schema import Recipe
-from colosseum.recipe.site import secret_faults, twice_faults
+from colosseum.recipe.site import duplicate_variable_faults, secret_faults
 
 UNSET = "not set: export it, then submit again (a job inherits it from the environment it is submitted from)"
 
@@ -78,4 +78,4 @@ def faults(recipe: Recipe) -> list[Fault]:
     relative = [] if scratch is None or scratch.startswith("/") else [scratch]
     rule = "must be an absolute path: a folder that each node has"
     found = [Fault(path="cluster.paths.scratch", value=value, rule=rule) for value in relative]
-    return found + secret_faults(recipe) + twice_faults(recipe)
+    return found + secret_faults(recipe) + duplicate_variable_faults(recipe)

@@ -72,7 +72,7 @@ def shrink(recipe: Recipe, ranks: int, *, hardware: Hardware, cluster: Cluster) 
     par = recipe.parallelism
     sizes = {"tp": int(par.tp), "pp": int(par.pp), "cp": int(par.cp)}
     sizes["dp"] = recipe.resources.gpus // prod(sizes.values())
-    first = _deal(("tp", "pp", "cp", "dp"), sizes, ranks)
+    first = _spread_ranks(("tp", "pp", "cp", "dp"), sizes, ranks)
     second = _second_layout(first, sizes, ranks)
     data = _sections(recipe, first, max(first["tp"], second["tp"]))
     data["hardware"], data["cluster"] = hardware.model_dump(mode="json"), cluster.model_dump(mode="json")
@@ -90,7 +90,7 @@ def shrink(recipe: Recipe, ranks: int, *, hardware: Hardware, cluster: Cluster) 
 # --- the layout --------------------------------------------------------------------------------------------------
 
 
-def _deal(order: Iterable[str], sizes: dict[str, int], ranks: int) -> dict[str, int]:
+def _spread_ranks(order: Iterable[str], sizes: dict[str, int], ranks: int) -> dict[str, int]:
     """Doubles each dimension that is above 1, in turn and again, while ranks last and the recipe has as many."""
     layout = dict.fromkeys(("tp", "pp", "cp", "dp"), 1)
     order = [name for name in order if sizes[name] > 1]
@@ -105,7 +105,7 @@ def _second_layout(first: dict[str, int], sizes: dict[str, int], ranks: int) -> 
     """The dimensions that the first has not come first; never a pipeline; always another layout."""
     flat = ("cp", "dp", "tp")
     order = sorted(flat, key=lambda name: first[name] > 1)
-    for layout in (_deal(order, sizes, ranks), _deal(("dp",), {**sizes, "dp": ranks}, ranks)):
+    for layout in (_spread_ranks(order, sizes, ranks), _spread_ranks(("dp",), {**sizes, "dp": ranks}, ranks)):
         if layout != first and prod(layout.values()) > 1:
             return layout
     return dict.fromkeys(("tp", "pp", "cp", "dp"), 1)

@@ -20,7 +20,7 @@ def check(data: dict[str, Any], provenance: Provenance, faults: list[Fault]) -> 
     """
     from colosseum.recipe import rules  # imported here: listing recipes and clusters needs no rules
 
-    faults = [*faults, *_by_python_name(data, provenance), *_holes(data, provenance)]
+    faults = [*faults, *_by_python_name(data, provenance), *_missing_values(data, provenance)]
     dropped = {fault.path for fault in faults}
     recipe = whole = None
     try:
@@ -40,16 +40,16 @@ def check(data: dict[str, Any], provenance: Provenance, faults: list[Fault]) -> 
         rest = [
             f
             for f in [*rules.faults(recipe), *secret_faults(recipe)]
-            if not any(_touches(f.path, path) for path in dropped if path)
+            if not any(_is_inside(f.path, path) for path in dropped if path)
         ]
         if not faults and not rest:
             return recipe
-        faults += [placed(fault, provenance) for fault in rest]
+        faults += [with_location(fault, provenance) for fault in rest]
     more = [Fault(path="", value=None, rule=f"and {len(faults) - MAX_FAULTS} more faults")] * (len(faults) > MAX_FAULTS)
     raise RefusedInput(faults[:MAX_FAULTS] + more, subject=whole)
 
 
-def placed(fault: Fault, provenance: Provenance) -> Fault:
+def with_location(fault: Fault, provenance: Provenance) -> Fault:
     if fault.where:
         return fault
     return dataclasses.replace(fault, where=provenance.where(fault.path))
@@ -69,12 +69,12 @@ def _by_python_name(data: dict[str, Any], provenance: Provenance) -> list[Fault]
     return found
 
 
-def _holes(node: Any, provenance: Provenance, path: tuple[str, ...] = ()) -> list[Fault]:
+def _missing_values(node: Any, provenance: Provenance, path: tuple[str, ...] = ()) -> list[Fault]:
     """``???`` marks what a user must fill in."""
     if isinstance(node, dict):
-        return [f for key, value in node.items() for f in _holes(value, provenance, (*path, key))]
+        return [f for key, value in node.items() for f in _missing_values(value, provenance, (*path, key))]
     if isinstance(node, list):
-        return [f for i, value in enumerate(node) for f in _holes(value, provenance, (*path, str(i)))]
+        return [f for i, value in enumerate(node) for f in _missing_values(value, provenance, (*path, str(i)))]
     if node != "???":
         return []
     dotted = ".".join(path)
@@ -88,5 +88,5 @@ def _drop(data: Any, path: list[str]) -> None:
         data.pop(path[-1], None)
 
 
-def _touches(path: str, dropped: str) -> bool:
+def _is_inside(path: str, dropped: str) -> bool:
     return path == dropped or path.startswith(f"{dropped}.") or dropped.startswith(f"{path}.")

@@ -25,18 +25,18 @@ from omegaconf.errors import OmegaConfBaseException
 
 from colosseum.errors import Fault, RefusedInput
 from colosseum.recipe import site
-from colosseum.recipe.check import check, placed
+from colosseum.recipe.check import check, with_location
 from colosseum.recipe.cluster import Cluster
 from colosseum.recipe.derived import image_field
 from colosseum.recipe.override import (
     COMMAND_LINE,
     DEFAULT,
     GROUPS,
-    Words,
+    Overrides,
     change,
     merge,
     nearest,
-    read_words,
+    parse_overrides,
     resolve_references,
 )
 from colosseum.recipe.provenance import Provenance, Setting, default_of
@@ -75,11 +75,11 @@ def load(name: str, overrides: Sequence[str] = (), *, cluster: str | None = None
     try:
         return _load(name, overrides, cluster)
     except RefusedInput as refused:
-        raise RefusedInput([site.hidden(fault) for fault in refused.faults], subject=refused.subject) from None
+        raise RefusedInput([site.without_secret(fault) for fault in refused.faults], subject=refused.subject) from None
 
 
 def _load(name: str, overrides: Sequence[str], cluster: str | None) -> Loaded:
-    words, faults = read_words(overrides)
+    words, faults = parse_overrides(overrides)
     chosen = words.choices.get("cluster")
     if cluster is not None and chosen is not None and cluster != chosen:
         faults.append(Fault(path="cluster", value=chosen, rule=f"contradicts --cluster {cluster}", where=COMMAND_LINE))
@@ -91,7 +91,9 @@ def _load(name: str, overrides: Sequence[str], cluster: str | None) -> Loaded:
     repository = _Repository(_search_path(name), _user_file(name))
     data, provenance = _compose(repository, _config_name(name, repository), choices, places, faults)
     _apply(words, data, provenance, faults)
-    faults += [placed(fault, provenance) for fault in resolve_references(data, lambda path: default_of(path, data))]
+    faults += [
+        with_location(fault, provenance) for fault in resolve_references(data, lambda path: default_of(path, data))
+    ]
     recipe = check(data, provenance, faults)
     origins = provenance.origins()
     if ineffective := _ineffective_image(recipe, origins):
@@ -351,7 +353,7 @@ def _compose(
         choices.setdefault("cluster", "local")
     if repository.primary is not None:
         cluster = choices.get("cluster") or str(known["cluster"])
-        faults += site.beside(repository.primary.parent, cluster, (_user_config(), _conf()))
+        faults += site.cluster_file_beside(repository.primary.parent, cluster, (_user_config(), _conf()))
     picks = []
     for group, name in choices.items():
         if not _NAME.fullmatch(name) or repository.find(f"{group}/{name}") is None:
@@ -375,7 +377,7 @@ def _compose(
         for part in reversed(prefix):
             layer = {part: layer}
         if not site.is_cluster_file(default.config_path):
-            faults += site.take_out(layer, prefix, scanned.lines, shown)
+            faults += site.remove_cluster_section(layer, prefix, scanned.lines, shown)
         elif isinstance(layer, dict):
             site.anchor(layer.get("cluster"), repository.folder(default.config_path))
         merge(data, layer)
@@ -414,7 +416,7 @@ def _defaults_list(repository: _Repository, config: str, picks: list[Override]) 
         ) from None
 
 
-def _apply(words: Words, data: dict[str, Any], provenance: Provenance, faults: list[Fault]) -> None:
+def _apply(words: Overrides, data: dict[str, Any], provenance: Provenance, faults: list[Fault]) -> None:
     for path, value in words.changes:
         try:
             change(data, path, value)

@@ -19,7 +19,7 @@ _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Words:
+class Overrides:
     """The overrides on one command line."""
 
     choices: dict[str, str]
@@ -35,14 +35,14 @@ class _Default:
 DEFAULT = _Default()
 
 
-def read_words(words: Sequence[str]) -> tuple[Words, list[Fault]]:
+def parse_overrides(words: Sequence[str]) -> tuple[Overrides, list[Fault]]:
     """Sort arguments into group choices and changes; each invalid argument becomes a Fault."""
     choices: dict[str, str] = {}
     changes: list[tuple[tuple[str, ...], Any]] = []
     faults: list[Fault] = []
     for word in words:
         try:
-            key, value = _read_word(word)
+            key, value = _parse_override(word)
         except RefusedInput as refused:
             faults += refused.faults
             continue
@@ -50,10 +50,10 @@ def read_words(words: Sequence[str]) -> tuple[Words, list[Fault]]:
             choices[key] = str(value)
         else:
             changes.append((tuple(key.split(".")), value))
-    return Words(choices=choices, changes=tuple(changes)), faults
+    return Overrides(choices=choices, changes=tuple(changes)), faults
 
 
-def _read_word(word: str) -> tuple[str, Any]:
+def _parse_override(word: str) -> tuple[str, Any]:
     head, equals, text = word.partition("=")
     key = head.strip()
     if key.startswith("~"):

@@ -22,7 +22,7 @@ Key = tuple[str, str]
 
 def faults(recipe: Recipe) -> list[Fault]:
     """Every broken rule, in the order of the rules; the loader adds ``where``."""
-    found = _broken(recipe)
+    found = _violations(recipe)
     known = set(found)
     return [
         Fault(
@@ -35,7 +35,7 @@ def faults(recipe: Recipe) -> list[Fault]:
     ]
 
 
-def _broken(recipe: Recipe) -> dict[Key, Finding]:
+def _violations(recipe: Recipe) -> dict[Key, Finding]:
     """Findings by rule and path."""
     facts = Facts.of(recipe)
     return {(rule.__name__, finding.path): finding for rule in RULES for finding in rule(facts)}
@@ -52,7 +52,7 @@ def _legal(recipe: Recipe, key: Key, finding: Finding, known: set[Key]) -> list[
     unknown = _unknown(Facts.of(recipe))
     for value in finding.candidates(MAX_TRIED):
         changed = replaced(recipe, finding.path, value)
-        left = set(_broken(changed))
+        left = set(_violations(changed))
         if key not in left:
             silent = unknown - _unknown(Facts.of(changed))
             scored.append((0 if silent else len(left - known), len(left), value))

@@ -66,7 +66,7 @@ def secret_faults(recipe: Recipe) -> list[Fault]:
     return [Fault(path=path, value="…", rule=_REFUSAL) for path in found]
 
 
-def twice_faults(recipe: Recipe) -> list[Fault]:
+def duplicate_variable_faults(recipe: Recipe) -> list[Fault]:
     """Variables that a cluster file sets and also takes from the environment."""
     twice = [name for name in recipe.cluster.env_from if name in recipe.cluster.env]
     return [
@@ -75,7 +75,7 @@ def twice_faults(recipe: Recipe) -> list[Fault]:
     ]
 
 
-def hidden(fault: Fault) -> Fault:
+def without_secret(fault: Fault) -> Fault:
     """The fault without its value where that looks like a secret; any field, because an unknown key has no type."""
     last = fault.path.rpartition(".")[2].upper()
     named = fault.path.startswith("cluster.") and _SECRET_NAME.search(last)
@@ -142,7 +142,9 @@ def is_cluster_file(config_path: str) -> bool:
     return config_path.startswith("cluster/")
 
 
-def take_out(layer: dict[str, Any], prefix: tuple[str, ...], lines: Mapping[tuple[str, ...], int], shown: str) -> Any:
+def remove_cluster_section(
+    layer: dict[str, Any], prefix: tuple[str, ...], lines: Mapping[tuple[str, ...], int], shown: str
+) -> Any:
     """Remove the ``cluster`` section from the values of one file of a recipe; return one Fault per key in it.
 
     Args:
@@ -160,7 +162,7 @@ def take_out(layer: dict[str, Any], prefix: tuple[str, ...], lines: Mapping[tupl
     ]
 
 
-def beside(folder: Path, name: str, trusted: tuple[Path, ...]) -> Iterator[Fault]:
+def cluster_file_beside(folder: Path, name: str, trusted: tuple[Path, ...]) -> Iterator[Fault]:
     """A Fault if the recipe's own folder contains a cluster file of the chosen name."""
     file = folder / "cluster" / f"{name}.yaml"
     try:

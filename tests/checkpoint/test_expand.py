@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from colosseum.checkpoint import folders
 from colosseum.checkpoint.expand import expand
+from colosseum.checkpoint.expansion import parameters
 from colosseum.checkpoint.growth import Growth, growth
-from colosseum.checkpoint.proof import parameters
 from colosseum.checkpoint.torchdist import Tensors, read_index
 from colosseum.errors import RefusedInput
 from tests.checkpoint import made

@@ -13,12 +13,12 @@ from colosseum.bundle import MANIFEST, RECIPE
 from colosseum.checkpoint import copying, folders
 from colosseum.checkpoint.averaging import average, shares_of
 from colosseum.checkpoint.expand import expand
+from colosseum.checkpoint.expansion import largest_difference
 from colosseum.checkpoint.growth import growth
 from colosseum.checkpoint.hf.exporting import export_hf
 from colosseum.checkpoint.hf.facts import read_facts
 from colosseum.checkpoint.hf.importing import import_hf
 from colosseum.checkpoint.hf.source import read_folder
-from colosseum.checkpoint.proof import largest_difference
 from colosseum.checkpoint.pruning import prune, pruning
 from colosseum.checkpoint.torchdist import Tensors, read_index
 from colosseum.cli.main import main

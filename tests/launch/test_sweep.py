@@ -22,13 +22,13 @@ from colosseum.launch.trials.sweep import (
     Sweep,
     Values,
     array_script,
-    axis,
     begin,
     find_sweep,
+    overrides_of,
+    parse_axis,
     points_of,
     read_sweep,
     run_here,
-    words_of,
 )
 from tests.cli.conftest import DATA, TOKENIZER, write_tokens
 
@@ -66,12 +66,12 @@ exec bash bundle/job.sbatch
     ],
 )
 def test_an_axis_is_divided_at_its_outer_commas(word: str, values: tuple[str, ...]) -> None:
-    assert axis(word) == (word.partition("=")[0].lstrip("+"), values)
+    assert parse_axis(word) == (word.partition("=")[0].lstrip("+"), values)
 
 
 @given(st.lists(st.floats(0, 1).map(str), min_size=2, max_size=20))
 def test_an_axis_keeps_every_value_as_written(texts: list[str]) -> None:
-    assert axis(f"optimizer.lr={','.join(texts)}") == ("optimizer.lr", tuple(texts))
+    assert parse_axis(f"optimizer.lr={','.join(texts)}") == ("optimizer.lr", tuple(texts))
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_an_axis_keeps_every_value_as_written(texts: list[str]) -> None:
 )
 def test_a_faulty_axis(word: str, rule: str) -> None:
     with pytest.raises(RefusedInput) as refused:
-        axis(word)
+        parse_axis(word)
     (fault,) = refused.value.faults
     assert rule in fault.rule
     assert (fault.path, fault.where) == ("--sweep", "command line")
@@ -123,7 +123,7 @@ def _refusal(house: Path, *sweeps: str, words: tuple[str, ...] = ()) -> list[str
 
 def test_several_axes_give_every_combination(house: Path) -> None:
     points = _points(house, "optimizer.lr=1e-3,1e-4", "batch.gbs=16,32")
-    assert [words_of(values) for values, _ in points] == [
+    assert [overrides_of(values) for values, _ in points] == [
         f"optimizer.lr={lr} batch.gbs={gbs}" for lr in ("1e-3", "1e-4") for gbs in (16, 32)
     ]
     recipes = [asked.compiled.recipe for _, asked in points]

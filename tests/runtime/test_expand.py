@@ -10,9 +10,9 @@ import pytest
 
 from colosseum.checkpoint.compare import load_faults
 from colosseum.checkpoint.expand import expand
+from colosseum.checkpoint.expansion import largest_difference
 from colosseum.checkpoint.folders import read_metadata
 from colosseum.checkpoint.growth import growth
-from colosseum.checkpoint.proof import largest_difference
 from colosseum.recipe.schema import Recipe
 from colosseum.rundir import checkpoint_folder
 from tests.runtime import tiny

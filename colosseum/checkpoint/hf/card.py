@@ -8,7 +8,7 @@ from pathlib import Path
 from colosseum.checkpoint.hf.config import Family
 from colosseum.checkpoint.hf.mapping import parts
 from colosseum.checkpoint.hf.origin import Origin
-from colosseum.checkpoint.hf.texts import Chat
+from colosseum.checkpoint.hf.text_files import Chat
 from colosseum.checkpoint.metadata import CheckpointMetadata
 from colosseum.rundir import latest_rows
 from colosseum.units import format_count

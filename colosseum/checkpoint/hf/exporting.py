@@ -16,11 +16,11 @@ import torch
 from colosseum.atomic import to_disk
 from colosseum.checkpoint import folders
 from colosseum.checkpoint.adapters import MergedTensors
-from colosseum.checkpoint.hf import card, texts
+from colosseum.checkpoint.hf import card, text_files
 from colosseum.checkpoint.hf.config import family_of, write_config
 from colosseum.checkpoint.hf.mapping import Part, parts
 from colosseum.checkpoint.hf.origin import origin_of
-from colosseum.checkpoint.hf.safefiles import BYTES, SHARD_BYTES, shards_of, write_shard_index, write_shards
+from colosseum.checkpoint.hf.safetensors_files import BYTES, SHARD_BYTES, shards_of, write_shard_index, write_shards
 from colosseum.checkpoint.hf.tensors import parted
 from colosseum.checkpoint.partial import folder_continued, key_of
 from colosseum.checkpoint.torchdist import Tensors, read_index
@@ -59,7 +59,7 @@ def export_hf(
     _check(tensors, ours, checkpoint)
     dtype = dtype or metadata.dtype
     folders.check_sums(checkpoint, metadata)
-    chat = texts.Chat.of(origin)
+    chat = text_files.Chat.of(origin)
     shards = shards_of([pair for p in ours for pair in zip(p.names, p.shapes, strict=True)], dtype, shard_bytes)
     size = sum(prod(shape) for s in shards for shape in s.shapes.values()) * BYTES[dtype]
     make_room(out, size)
@@ -83,7 +83,7 @@ def export_hf(
             eos=list(chat.eos),
         )
         (temporary / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-        texts.write(temporary, origin, chat)
+        text_files.write(temporary, origin, chat)
         text = card.text(origin, metadata, family, dtype, chat)
         (temporary / "README.md").write_text(text, encoding="utf-8")
         for path in temporary.iterdir():

@@ -97,7 +97,7 @@ def assistant_says(text: str, before: Conversation) -> Conversation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dialect:
+class ChatFormat:
     """The prompt and response format of a checkpoint."""
 
     tokenizer: Path
@@ -112,7 +112,7 @@ class Dialect:
 
 
 @dataclass(slots=True)
-class Translator:
+class PromptCodec:
     """Encodes prompts and decodes responses.
 
     Raises:
@@ -120,14 +120,14 @@ class Translator:
         EnvironmentFault: the ``tokenizers`` library is missing.
     """
 
-    dialect: Dialect
+    chat_format: ChatFormat
     eos: frozenset[int] = field(init=False)
     """Ids that end a response."""
     _encoder: Encoder = field(init=False)
     _stop: str | None = field(init=False)
 
     def __post_init__(self) -> None:
-        d = self.dialect
+        d = self.chat_format
         spec = Spec(
             kind="preference",
             tokenizer=d.tokenizer,
@@ -145,11 +145,11 @@ class Translator:
 
     @property
     def can_chat(self) -> bool:
-        return self.dialect.template is not None
+        return self.chat_format.template is not None
 
     def _template_end(self) -> list[int]:
         """The special token that ends a response in a Hugging Face template."""
-        if not isinstance(self.dialect.template, HfTemplate):
+        if not isinstance(self.chat_format.template, HfTemplate):
             return []
         side = (Turn(ASSISTANT, "x"),)
         try:
@@ -168,15 +168,15 @@ class Translator:
         Raises:
             BadRow: it is empty, too long, contains a control string, or the checkpoint has no chat template.
         """
-        if not isinstance(prompt, str) and self.dialect.template is None:
+        if not isinstance(prompt, str) and self.chat_format.template is None:
             raise BadRow("schema", "the checkpoint was not trained on chats: give prompts as texts, without --chat")
         (found,) = self._encoder.tokens([self._encoder.checked_prompt(Pair(prompt, "", ""))])
         if isinstance(found, BadRow):
             raise found
         if not len(found.ids):
             raise BadRow("empty", "the prompt is empty")
-        if len(found.ids) >= self.dialect.seq_length:
-            limit = f"the model supports {self.dialect.seq_length:,} tokens for prompt and response together"
+        if len(found.ids) >= self.chat_format.seq_length:
+            limit = f"the model supports {self.chat_format.seq_length:,} tokens for prompt and response together"
             raise BadRow("too-long", f"the prompt has {len(found.ids):,} tokens; {limit}")
         return [int(i) for i in found.ids]
 
@@ -199,14 +199,14 @@ class Translator:
         text = self._decoded([after, *(ids[:-1] if ended else ids)])[len(self._decoded([after])) :]
         if self._stop is not None:
             text, stop, _ = text.partition(self._stop)
-            if isinstance(self.dialect.template, ChatTokens) and (stop or ended):
-                text = text.removesuffix(self.dialect.template.end_of_turn)
-        return text.removeprefix(" ") if self.dialect.response_blank else text
+            if isinstance(self.chat_format.template, ChatTokens) and (stop or ended):
+                text = text.removesuffix(self.chat_format.template.end_of_turn)
+        return text.removeprefix(" ") if self.chat_format.response_blank else text
 
     def settled(self, text: str) -> str:
         """The final part of a streamed response: no partial character, no start of a possible end marker."""
         text = text.rstrip("\ufffd")
-        template = self.dialect.template
+        template = self.chat_format.template
         if isinstance(template, ChatTokens):
             end = template.end_of_turn + template.turn_start
             for size in range(min(len(end), len(text)), 0, -1):

@@ -124,7 +124,7 @@ class Answers:
 
 
 @contextmanager
-def kept(out: Path, key: list[Any]) -> Iterator[Answers]:
+def open_partial(out: Path, key: list[Any]) -> Iterator[Answers]:
     """Opens the responses of earlier calls with the same ``key`` (data, source, settings), to append more.
 
     Raises:
@@ -231,9 +231,9 @@ def answer_pairs(
     """Generates the responses that earlier calls did not, and writes the pairs.
 
     Raises:
-        RefusedInput, EnvironmentFault: as ``kept`` and ``write_pairs``.
+        RefusedInput, EnvironmentFault: as ``open_partial`` and ``write_pairs``.
     """
-    with kept(out, [digest(data), answerer.identity, settings]) as answers:
+    with open_partial(out, [digest(data), answerer.identity, settings]) as answers:
         if missing := [q for q in questions if q.row not in answers.found]:
             for row, text, finish in answerer.answers(missing, settings, batch_size):
                 answers.add(row, text, finish)

@@ -43,7 +43,7 @@ class View:
         return f"{self.name}: {', '.join(counts)} tokens"
 
 
-def look(file: Path, number: int, encoder: Encoder) -> list[View]:
+def row_views(file: Path, number: int, encoder: Encoder) -> list[View]:
     """The sequences of line ``number`` (1-based) of a file.
 
     Raises:

@@ -15,7 +15,7 @@ from colosseum.engines.foreign import (
     launch,
     path_faults,
     rows_in_one_folder,
-    without_ladder,
+    stability_notes,
 )
 from colosseum.engines.megatron_lm.engine import PATTERNS
 from colosseum.errors import Fault
@@ -59,7 +59,7 @@ class BridgeEngine(Engine):
         return found.found
 
     def notes(self, recipe: Recipe) -> list[str]:
-        every, found = recipe.checkpoint.keep_every, without_ladder("Megatron-Bridge", recipe)
+        every, found = recipe.checkpoint.keep_every, stability_notes("Megatron-Bridge", recipe)
         if recipe.checkpoint.keep_last is not None and every is not None:
             found.append(f"Megatron-Bridge does not keep every {every:,} steps: checkpoint.keep_every is ignored")
         if recipe.task.kind == "sft" and recipe.task.format == "prompt_response":

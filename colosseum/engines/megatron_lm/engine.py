@@ -15,8 +15,8 @@ from colosseum.engines.foreign import (
     minutes,
     path_faults,
     source_folder,
+    stability_notes,
     total_steps,
-    without_ladder,
 )
 from colosseum.errors import Fault
 from colosseum.planning.plan import Plan
@@ -92,7 +92,7 @@ class MegatronLmEngine(Engine):
         return found.found
 
     def notes(self, recipe: Recipe) -> list[str]:
-        checkpoint, found = recipe.checkpoint, without_ladder("Megatron-LM", recipe)
+        checkpoint, found = recipe.checkpoint, stability_notes("Megatron-LM", recipe)
         if checkpoint.keep_last is not None:
             kept = "all checkpoints" if checkpoint.keep_every is None else "the last checkpoint and each of keep_every"
             found.append(f"Megatron-LM keeps {kept}: checkpoint.keep_last = {checkpoint.keep_last} has no option")

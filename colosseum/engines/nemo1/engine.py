@@ -14,11 +14,11 @@ from colosseum.engines.foreign import (
     Refusals,
     common_faults,
     decay_within_run,
-    kept_by,
     launch,
+    retention_notes,
+    stability_notes,
     total_steps,
     validates_in_time,
-    without_ladder,
 )
 from colosseum.engines.nemo1.config import ACTIVATIONS, LOGS, PREFIX, SCHEDULES, config
 from colosseum.engines.nemo1.nemo_file import CONFIG, SHAPE, configuration
@@ -105,7 +105,7 @@ class Nemo1Engine(Engine):
 
     def notes(self, recipe: Recipe) -> list[str]:
         found = ["NeMo 1.x has no hang timeout of its own: NCCL's watchdog ends a hang after its default, 10 minutes"]
-        found += [*kept_by("NeMo 1.x", recipe), *without_ladder("NeMo 1.x", recipe)]
+        found += [*retention_notes("NeMo 1.x", recipe), *stability_notes("NeMo 1.x", recipe)]
         if recipe.task.kind != "cpt":
             found.append("NeMo-Aligner takes the architecture from the checkpoint's own configuration")
             if recipe.train.log_every_steps != 1:

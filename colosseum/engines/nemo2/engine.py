@@ -12,12 +12,12 @@ from colosseum.engines.foreign import (
     Refusals,
     common_faults,
     decay_within_run,
-    kept_by,
     launch,
     path_faults,
+    retention_notes,
     rows_in_one_folder,
+    stability_notes,
     validates_in_time,
-    without_ladder,
 )
 from colosseum.engines.nemo2.config import LOGS, SCHEDULES, launch_tree
 from colosseum.errors import Fault
@@ -68,7 +68,7 @@ class Nemo2Engine(Engine):
         return found.found
 
     def notes(self, recipe: Recipe) -> list[str]:
-        return [*kept_by("NeMo 2", recipe), *without_ladder("NeMo 2", recipe)]
+        return [*retention_notes("NeMo 2", recipe), *stability_notes("NeMo 2", recipe)]
 
     def render(self, recipe: Recipe, plan: Plan) -> EngineLaunch:
         command = Command(

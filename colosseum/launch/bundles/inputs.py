@@ -28,7 +28,7 @@ from colosseum.recipe.source import Fresh, FromPath, FromRun, FromStage, Source
 from colosseum.rundir import RunDir
 
 
-def anchored(recipe: Recipe, base: Path) -> Recipe:
+def with_absolute_paths(recipe: Recipe, base: Path) -> Recipe:
     """The recipe with relative paths of data, tokenizer and checkpoint read from ``base``: ranks run elsewhere."""
     data = recipe.as_data()
 
@@ -50,7 +50,7 @@ def anchored(recipe: Recipe, base: Path) -> Recipe:
     return Recipe.from_data(data)
 
 
-def counted(recipe: Recipe) -> Recipe:
+def with_row_counts(recipe: Recipe) -> Recipe:
     """A recipe of ``train.epochs`` with the rows of its training file, where that is there: plan, job script and ranks
     count the same steps."""
     file = recipe.data.train

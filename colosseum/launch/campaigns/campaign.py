@@ -22,7 +22,7 @@ from colosseum.launch.bundles import inputs
 from colosseum.launch.bundles.compile import Compiled
 from colosseum.launch.campaigns import converting
 from colosseum.launch.campaigns.file import CampaignFile, StageFile
-from colosseum.launch.runs.kept import JobId, RunName, read_kept
+from colosseum.launch.runs.state_file import JobId, RunName, read_state_file
 from colosseum.launch.runs.submit import (
     find_folder,
     locked,
@@ -195,7 +195,7 @@ def read(folder: Path) -> Campaign:
     Raises:
         RefusedInput: there is none in the folder.
     """
-    file = read_kept(folder / "campaign.json", _File)
+    file = read_state_file(folder / "campaign.json", _File)
     return Campaign(root=folder, name=file.name, cluster=file.cluster, stages=file.stages)
 
 

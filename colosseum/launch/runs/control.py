@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from colosseum.bundle import LaunchBundle, read_bundle
 from colosseum.errors import EnvironmentFault, RefusedInput
+from colosseum.launch.runs.exclusive import exclusively
 from colosseum.launch.runs.jobs import LIVE, Job, job_if_any, job_of
 from colosseum.launch.runs.submit import modes_of, start
-from colosseum.launch.runs.turns import turn
 from colosseum.launch.schedulers.base import Foreground, Queue, Say, Scheduler, Submission
 from colosseum.launch.schedulers.registry import scheduler_of
 from colosseum.launch.schedulers.scripts import stop_margin_s
@@ -43,7 +43,7 @@ def resume(run: RunDir, recipe: Recipe, scheduler: Scheduler) -> Submission:
         EnvironmentFault: its scheduler does not say whether it runs.
     """
     before = job_if_any(run, must_answer=True)
-    with modes_of(run.root), turn(run.root):
+    with modes_of(run.root), exclusively(run.root):
         job = _unchanged(run, before)
         _refuse_complete(run)
         if job is not None and job.word in LIVE:
@@ -65,7 +65,7 @@ def requeue(run: RunDir, say: Say, *, typed_unix_s: float = math.inf) -> Requeue
         EnvironmentFault: its scheduler does not say whether it runs.
     """
     before, bundle = job_of(run, must_answer=True), read_bundle(run.bundle)
-    with modes_of(run.root), turn(run.root):
+    with modes_of(run.root), exclusively(run.root):
         job = _unchanged(run, before)
         assert job is not None
         _refuse_complete(run)

@@ -15,7 +15,7 @@ from colosseum.launch.bundles.compile import Compiled, Lineage
 from colosseum.launch.bundles.inputs import checkpoint_reference
 from colosseum.launch.runs.submit import find_run, prepare, runs_root
 from colosseum.recipe.load import Loaded, Setting, cluster_names, load, load_cluster
-from colosseum.recipe.override import read_words
+from colosseum.recipe.override import parse_overrides
 from colosseum.recipe.schema import Recipe
 from colosseum.recipe.source import run_and_step
 from colosseum.recipe.stages import recipe_of_stage
@@ -123,7 +123,7 @@ def _load_again(bundle: LaunchBundle, request: Request) -> Loaded:
     Raises:
         RefusedInput: no cluster file has the run's name and the command names none.
     """
-    chosen = set(read_words(request.overrides)[0].choices)
+    chosen = set(parse_overrides(request.overrides)[0].choices)
     cluster = request.cluster
     if cluster is None and "cluster" not in chosen:
         cluster = bundle.recipe.cluster.name

@@ -18,7 +18,7 @@ from colosseum.launch import environment
 from colosseum.launch.bundles import inputs
 from colosseum.launch.bundles.compile import Compiled, Lineage, compile_bundle
 from colosseum.launch.bundles.verify import same
-from colosseum.launch.runs.turns import turn
+from colosseum.launch.runs.exclusive import exclusively
 from colosseum.launch.schedulers.base import Foreground, Scheduler, Submission
 from colosseum.launch.schedulers.scripts import SCRIPTS, scripts_of
 from colosseum.launch.stopwatch import part
@@ -36,7 +36,7 @@ WAIT_S = 600.0
 
 def prepare(recipe: Recipe, base: Path, *, lineage: Lineage | None = None) -> Compiled:
     """Anchors, plans and compiles a recipe; relative paths are read from ``base``."""
-    recipe = engine_of(recipe.engine).pinned(inputs.counted(inputs.anchored(recipe, base)))
+    recipe = engine_of(recipe.engine).pinned(inputs.with_row_counts(inputs.with_absolute_paths(recipe, base)))
     plan = plan_of(recipe)
     return compile_bundle(apply_layout(recipe, plan.layout), plan, lineage=lineage)
 
@@ -261,7 +261,7 @@ def locked(folder: Path, umask: int = 0o027) -> Iterator[None]:
         folder.stat()
     except OSError as error:
         raise EnvironmentFault(f"cannot make {folder}: {error.strerror}; choose another folder with --runs") from error
-    with modes_of(folder), turn(folder, wait_s=WAIT_S):
+    with modes_of(folder), exclusively(folder, wait_s=WAIT_S):
         yield
 
 

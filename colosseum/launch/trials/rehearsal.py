@@ -22,7 +22,7 @@ from colosseum.data.indexed import bin_path, write_dataset
 from colosseum.engines.planned import resolved
 from colosseum.errors import RefusedInput
 from colosseum.launch.bundles.compile import Lineage
-from colosseum.launch.bundles.inputs import anchored, checkpoint_reference
+from colosseum.launch.bundles.inputs import checkpoint_reference, with_absolute_paths
 from colosseum.launch.local.processes import MAX_CPU_RANKS
 from colosseum.launch.runs.submit import launch, prepare
 from colosseum.launch.schedulers.base import Foreground, Say
@@ -155,8 +155,8 @@ def rehearse(recipe: Recipe, runs: Path, *, shown: str, ranks: int, base: Path, 
 
 
 def full_recipe(recipe: Recipe, base: Path) -> Recipe:
-    """The recipe as a launch would compile it: paths anchored, layout resolved."""
-    return resolved(anchored(recipe, base))
+    """The recipe as a launch would compile it: paths with_absolute_paths, layout resolved."""
+    return resolved(with_absolute_paths(recipe, base))
 
 
 def identity(recipe: Recipe) -> str:

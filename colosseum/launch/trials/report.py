@@ -11,7 +11,7 @@ from colosseum.console import Listing, columns
 from colosseum.launch.runs.request import NewRun
 from colosseum.launch.trials.comparison import Row
 from colosseum.launch.trials.rehearsal import Rehearsal
-from colosseum.launch.trials.sweep import Values, array_option, array_script, words_of
+from colosseum.launch.trials.sweep import Values, array_option, array_script, overrides_of
 
 _STYLES = {"kept": "green", "scaled": "yellow", "dropped": "red"}
 
@@ -28,7 +28,7 @@ def plan_text(points: Sequence[tuple[Values, NewRun]], at_once: int | None) -> l
     what = f"array.sbatch, submitted with {option}" if script else f"{first.script_name} of point 0"
     text = f"\n# {what}\n{(script or first.script).rstrip()}"
     if script:
-        at = words_of(points[0][0])
+        at = overrides_of(points[0][0])
         text += f"\n\n# the job script of point 0: the same command with {at} instead of --sweep"
     return [columns(rows, ("", *points[0][0], "fits", "step time", "recipe hash")), text]
 

@@ -23,8 +23,8 @@ from colosseum.bundle import read_bundle, to_json, write_bundle
 from colosseum.engines.registry import cannot_train
 from colosseum.errors import Fault, RefusedInput
 from colosseum.launch.bundles import inputs
-from colosseum.launch.runs.kept import JobId, RunName, read_kept
 from colosseum.launch.runs.request import NewRun, Request, placing, read
+from colosseum.launch.runs.state_file import JobId, RunName, read_state_file
 from colosseum.launch.runs.submit import (
     discard,
     find_folder,
@@ -91,7 +91,7 @@ class Sweep:
         write_whole(self.root / SWEEP, to_json({**data, "points": [point.model_dump() for point in self.points]}))
 
 
-def axis(word: str) -> tuple[str, tuple[str, ...]]:
+def parse_axis(word: str) -> tuple[str, tuple[str, ...]]:
     """``KEY=a,b,c`` as the key and its values, each a YAML flow value: a comma inside brackets divides nothing.
 
     Raises:
@@ -122,7 +122,7 @@ def points_of(request: Request, words: Sequence[str], base: Path) -> list[tuple[
     Raises:
         RefusedInput: with the faults of every point; a fault that all points share comes once.
     """
-    axes = [axis(word) for word in words]
+    axes = [parse_axis(word) for word in words]
     keys = [key for key, _ in axes]
     count = 1
     for _, texts in axes:
@@ -145,7 +145,7 @@ def points_of(request: Request, words: Sequence[str], base: Path) -> list[tuple[
         found.append((values, asked))
     if faults:
         raise RefusedInput(_of_points(faults, len(combinations)))
-    _refuse_twins(found)
+    _refuse_duplicates(found)
     return found
 
 
@@ -226,7 +226,7 @@ def run_here(sweep: Sweep, scheduler: Foreground, say: Say) -> bool:
 
     def start_one(index: int, point: Point) -> str:
         run = sweep.run_of(point)
-        say(f"point {index}, {words_of(point.values)}: {run.root}")
+        say(f"point {index}, {overrides_of(point.values)}: {run.root}")
         return start(run, read_bundle(run.bundle).recipe, scheduler).job_id
 
     waiting = [(i, p) for i, p in enumerate(sweep.points) if not sweep.run_of(p).is_complete()]
@@ -240,7 +240,7 @@ def read_sweep(folder: Path) -> Sweep:
     Raises:
         RefusedInput: there is none in the folder.
     """
-    file = read_kept(folder / SWEEP, _File)
+    file = read_state_file(folder / SWEEP, _File)
     return Sweep(root=folder, name=file.name, points=file.points, at_once=file.at_once, job=file.job)
 
 
@@ -281,7 +281,7 @@ def as_planned(points: Sequence[tuple[Values, NewRun]], at_once: int | None) -> 
     return {**head, "array": array_option(points, at_once), "points": rows}
 
 
-def words_of(values: Values) -> str:
+def overrides_of(values: Values) -> str:
     """The values of a point as they were typed."""
     return " ".join(f"{key}={text}" for key, text in values.items())
 
@@ -338,18 +338,18 @@ def _of_points(faults: Sequence[tuple[Values, Fault]], count: int) -> list[Fault
         if sentences.count(sentence) >= count:
             found[sentence] = fault
         else:
-            found[f"{sentence} {values}"] = replace(fault, rule=f"{fault.rule} (at {words_of(values)})")
+            found[f"{sentence} {values}"] = replace(fault, rule=f"{fault.rule} (at {overrides_of(values)})")
     return list(found.values())
 
 
-def _refuse_twins(points: Sequence[tuple[Values, NewRun]]) -> None:
+def _refuse_duplicates(points: Sequence[tuple[Values, NewRun]]) -> None:
     """Two points that are the same recipe: a value written twice, or a key that changes nothing."""
     seen: dict[str, Values] = {}
     for values, asked in points:
         digest = asked.compiled.manifest["recipe_hash"]
         if digest in seen:
-            rule = f"is the same recipe as {words_of(seen[digest])}"
-            raise RefusedInput([Fault(path="--sweep", value=words_of(values), rule=rule, where="command line")])
+            rule = f"is the same recipe as {overrides_of(seen[digest])}"
+            raise RefusedInput([Fault(path="--sweep", value=overrides_of(values), rule=rule, where="command line")])
         seen[digest] = values
 
 

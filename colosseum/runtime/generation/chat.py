@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from colosseum.console import note
 from colosseum.data.align.jsonl import BadRow
-from colosseum.data.align.prompts import Translator, assistant_says, user_says
+from colosseum.data.align.prompts import PromptCodec, assistant_says, user_says
 from colosseum.runtime.generation.answering import answer_in_parts
 from colosseum.terminal import clean
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     from colosseum.runtime.generation.engine import Engine
 
 
-def chat_in_terminal(engine: Engine, translator: Translator, settings: dict[str, Any]) -> None:
+def chat_in_terminal(engine: Engine, codec: PromptCodec, settings: dict[str, Any]) -> None:
     """Reads user lines and prints responses until end of input. Without chat training it continues the texts."""
-    note("an empty line starts a new chat, Ctrl-D ends" if translator.can_chat else "Ctrl-D ends")
+    note("an empty line starts a new chat, Ctrl-D ends" if codec.can_chat else "Ctrl-D ends")
     before = None
     while (line := _line()) is not None:
         if not line:
             before = None
             continue
         try:
-            if not translator.can_chat:
-                _answer(engine, translator, translator.ids(line), settings)
+            if not codec.can_chat:
+                _answer(engine, codec, codec.ids(line), settings)
                 continue
             said = user_says(line, before)
-            before = assistant_says(_answer(engine, translator, translator.ids(said), settings), said)
+            before = assistant_says(_answer(engine, codec, codec.ids(said), settings), said)
         except BadRow as bad:
             note(bad.reason)
 
@@ -40,13 +40,13 @@ def _line() -> str | None:
         return None
 
 
-def _answer(engine: Engine, translator: Translator, ids: list[int], settings: dict[str, Any]) -> str:
+def _answer(engine: Engine, codec: PromptCodec, ids: list[int], settings: dict[str, Any]) -> str:
     """Generates a response and prints it as it grows."""
 
     def show(text: str) -> None:
         sys.stdout.write(clean(text))
         sys.stdout.flush()
 
-    text = answer_in_parts(engine, translator, ids, settings, show)
+    text = answer_in_parts(engine, codec, ids, settings, show)
     sys.stdout.write("\n")
     return text

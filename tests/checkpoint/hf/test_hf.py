@@ -27,7 +27,7 @@ from colosseum.checkpoint.hf.importing import import_hf
 from colosseum.checkpoint.hf.mapping import parts
 from colosseum.checkpoint.hf.recipe import sft_recipe
 from colosseum.checkpoint.hf.source import read_folder
-from colosseum.checkpoint.hf.texts import template
+from colosseum.checkpoint.hf.text_files import template
 from colosseum.checkpoint.megatron import export_megatron
 from colosseum.checkpoint.metadata import ModelShape
 from colosseum.checkpoint.torchdist import Tensors, read_index

@@ -16,7 +16,7 @@ from colosseum.data.align.encode import Encoder, Spec, Tokens
 from colosseum.data.align.hf_template import HfTemplate
 from colosseum.data.align.jsonl import BadRow, read_lines
 from colosseum.data.align.lint import lint
-from colosseum.data.align.prompts import Dialect, Translator, prompt_of
+from colosseum.data.align.prompts import ChatFormat, PromptCodec, prompt_of
 from colosseum.data.align.rows import Kind
 from colosseum.errors import RefusedInput
 from colosseum.recipe.tasks import ChatTokens
@@ -157,7 +157,7 @@ def test_prompts_of_hostile_rows(template: ChatTokens | HfTemplate, special_file
     rng, file = random.Random(40), tmp_path / "a.jsonl"
     file.write_bytes(b"\n".join(line(rng) for _ in range(3000)) + b"\n")
     shared: dict[str, Any] = {"seq_length": 256, "response_blank": False, "eos": (0,)}
-    translator = Translator(Dialect(tokenizer=special_file, eod=EOD, template=template, **shared))
+    codec = PromptCodec(ChatFormat(tokenizer=special_file, eod=EOD, template=template, **shared))
     library = Encoder(spec(special_file)).library
     answered = 0
     for read in read_lines(file):
@@ -165,7 +165,7 @@ def test_prompts_of_hostile_rows(template: ChatTokens | HfTemplate, special_file
             if isinstance(read.content, BadRow):
                 raise read.content
             prompt = prompt_of(read.content)
-            ids = translator.ids(prompt)
+            ids = codec.ids(prompt)
         except BadRow:
             continue
         if isinstance(prompt, str):

@@ -10,7 +10,7 @@ import pytest
 from colosseum.data.align.encode import Encoder
 from colosseum.data.align.hf_template import read_hf_template
 from colosseum.data.align.jsonl import BadRow
-from colosseum.data.align.prompts import Dialect, Translator, assistant_says, prompt_of, read_prompts, user_says
+from colosseum.data.align.prompts import ChatFormat, PromptCodec, assistant_says, prompt_of, read_prompts, user_says
 from colosseum.data.align.rows import Conversation, Turn
 from colosseum.errors import RefusedInput
 from colosseum.recipe.tasks import ChatTokens
@@ -22,9 +22,9 @@ USER, ASSISTANT = {"from": "User", "value": "Hello?"}, {"from": "Assistant", "va
 ASKED = Conversation("Be brief.", (Turn("User", "Hello?"),), frozenset())
 
 
-def translator(tokenizer: Path, template: Any = None, **settings: Any) -> Translator:
+def codec(tokenizer: Path, template: Any = None, **settings: Any) -> PromptCodec:
     known = {"seq_length": 256, "response_blank": False, "eos": (0,), **settings}
-    return Translator(Dialect(tokenizer=tokenizer, eod=EOD, template=template or ChatTokens(), **known))
+    return PromptCodec(ChatFormat(tokenizer=tokenizer, eod=EOD, template=template or ChatTokens(), **known))
 
 
 ROWS: list[dict[str, Any]] = [
@@ -57,7 +57,7 @@ def test_a_prompt_is_the_beginning_of_its_training_row(tokenizer_file: Path) -> 
     row = {"system": "Be brief.", "mask": "User", "conversations": [USER, ASSISTANT, USER, ASSISTANT]}
     (trained,) = encoder.tokens(encoder.rendered(row))
     assert not isinstance(trained, BadRow)
-    turns = translator(tokenizer_file)
+    turns = codec(tokenizer_file)
     said = user_says("Hello?", assistant_says("I am well.", ASKED))
     assert prompt_of(row).turns == said.turns  # type: ignore[union-attr]
     ids = turns.ids(said)
@@ -71,14 +71,14 @@ def test_a_prompt_is_the_beginning_of_its_training_row(tokenizer_file: Path) -> 
 
 
 def test_what_may_become_the_end_is_not_settled(spelled_file: Path) -> None:
-    turns = translator(spelled_file)
+    turns = codec(spelled_file)
     assert [turns.settled(t) for t in ("Yes", "Yes\n", "Yes\n<ext", "Yes\n<ex!", "Yes é\ufffd")] == [
         *("Yes", "Yes", "Yes", "Yes\n<ex!", "Yes é")
     ]
 
 
 def test_a_response_after_a_blank(special_file: Path) -> None:
-    turns = translator(special_file, response_blank=True)
+    turns = codec(special_file, response_blank=True)
     ids = turns.ids("What is two and two?")
     answer = [*turns.ids(" Four."), 0]
     assert turns.has_ended(answer)
@@ -87,7 +87,7 @@ def test_a_response_after_a_blank(special_file: Path) -> None:
 
 def test_a_hugging_face_template_ends_with_its_own_token(tmp_path: Path, special_file: Path) -> None:
     file = folder(tmp_path, special_file)
-    turns = translator(file, read_hf_template(file))
+    turns = codec(file, read_hf_template(file))
     ids = turns.ids(ASKED)
     text = "<extra_id_0><extra_id_1>system\nBe brief.<extra_id_2>\n<extra_id_1>user\nHello?<extra_id_2>\n"
     assert ids == turns.ids(f"{text}<extra_id_1>assistant\n")
@@ -106,7 +106,7 @@ def test_a_hugging_face_template_ends_with_its_own_token(tmp_path: Path, special
 )
 def test_prompts_that_cannot_be_answered(row: dict[str, Any], reason: str, special_file: Path) -> None:
     with pytest.raises(BadRow, match=reason):
-        translator(special_file).ids(prompt_of(row))
+        codec(special_file).ids(prompt_of(row))
 
 
 def test_bad_files_name_their_first_bad_row(tmp_path: Path) -> None:

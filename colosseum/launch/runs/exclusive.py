@@ -16,7 +16,7 @@ POLL_S = 0.5
 
 
 @contextmanager
-def turn(folder: Path, *, wait_s: float = 0.0) -> Iterator[None]:
+def exclusively(folder: Path, *, wait_s: float = 0.0) -> Iterator[None]:
     """While the block lasts, no other command is in it: a numbered file, made by link and removed at the end.
 
     A command that was killed leaves its file, which names its process: one that has ended is passed over.

@@ -21,7 +21,7 @@ JobId = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,17}$")]
 Kept = TypeVar("Kept", bound=Section)
 
 
-def read_kept(path: Path, model: type[Kept]) -> Kept:
+def read_state_file(path: Path, model: type[Kept]) -> Kept:
     """The file as ``model``, whose field ``schema_`` names the one form that this release reads.
 
     Raises:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from colosseum.checkpoint.hf.origin import Origin
-from colosseum.checkpoint.hf.texts import Chat
+from colosseum.checkpoint.hf.text_files import Chat
 from colosseum.checkpoint.metadata import CheckpointMetadata
 from colosseum.data.align.hf_template import HfTemplate, read_hf_template
-from colosseum.data.align.prompts import Dialect
+from colosseum.data.align.prompts import ChatFormat
 from colosseum.errors import Fault, RefusedInput
 from colosseum.recipe.tasks import ChatTokens
 
 
-def dialect_of(origin: Origin, metadata: CheckpointMetadata) -> Dialect:
+def chat_format_of(origin: Origin, metadata: CheckpointMetadata) -> ChatFormat:
     """The chat format of a checkpoint.
 
     Raises:
@@ -25,7 +25,7 @@ def dialect_of(origin: Origin, metadata: CheckpointMetadata) -> Dialect:
         rule = f"the tokenizer.json of {origin.name} is needed to encode prompts"
         raise RefusedInput([Fault(path="tokenizer.kind", value=kind, rule=rule, nearest=("tokenizer_json",))])
     path = Path(str(tokenizer.path))
-    return Dialect(
+    return ChatFormat(
         eos=Chat.of(origin).eos,
         tokenizer=path,
         eod=tokenizer.eod,

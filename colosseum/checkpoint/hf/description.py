@@ -8,7 +8,7 @@ from pathlib import Path
 from colosseum.checkpoint.hf import facts
 from colosseum.checkpoint.hf.origin import Origin, origin_of
 from colosseum.checkpoint.hf.source import GENERATION, TOKENIZER_FILES
-from colosseum.checkpoint.hf.texts import NAMES
+from colosseum.checkpoint.hf.text_files import NAMES
 from colosseum.checkpoint.metadata import CheckpointMetadata
 from colosseum.errors import RefusedInput
 from colosseum.recipe.schema import Model
@@ -22,12 +22,12 @@ def known_origin(checkpoint: Path, metadata: CheckpointMetadata) -> Origin | Non
         return None
 
 
-def is_carried(name: str) -> bool:
+def is_description(name: str) -> bool:
     """Whether a file of a checkpoint is one of those that ``carry`` writes."""
     return name == facts.NAME or name.startswith(f"{facts.TOKENIZER}/")
 
 
-def carry(origin: Origin, model: Model, folder: Path) -> list[str]:
+def copy_description(origin: Origin, model: Model, folder: Path) -> list[str]:
     """Writes them into a checkpoint's folder; their names.
 
     Args:
@@ -57,4 +57,4 @@ def carry(origin: Origin, model: Model, folder: Path) -> list[str]:
 
 
 def _is_ours(path: Path, folder: Path) -> bool:
-    return path.is_file() and is_carried(path.relative_to(folder).as_posix())
+    return path.is_file() and is_description(path.relative_to(folder).as_posix())
