@@ -19,7 +19,7 @@ from colosseum.rundir import RunDir
 
 CLEARLY_BELOW_NATS = 0.3
 MAX_JUMP_NATS = 0.5
-"""A resumed run must go on where the first ended: means over some steps differ by less than this."""
+"""A resumed run must continue the loss curve of the first: their means over some steps differ by less than this."""
 
 
 def main(first_root: str, resumed_root: str) -> int:

@@ -94,9 +94,9 @@ def _load(console: Console, folder: Path, rows: Rows) -> None:
 def _judge(stages: Mapping[str, Rows]) -> None:
     before, taught, aligned = stages.values()
     if not right_share(taught) > right_share(before) + 0.3:
-        raise RunFailed(f"SFT taught nothing: {right_share(taught):.0%} right, {right_share(before):.0%} before")
+        raise RunFailed(f"SFT had no effect: {right_share(taught):.0%} right, {right_share(before):.0%} before")
     if not hedged_share(aligned) < hedged_share(taught) - 0.3:
-        raise RunFailed(f"DPO changed nothing: {hedged_share(aligned):.0%} hedged, {hedged_share(taught):.0%} before")
+        raise RunFailed(f"DPO had no effect: {hedged_share(aligned):.0%} hedged, {hedged_share(taught):.0%} before")
 
 
 if __name__ == "__main__":

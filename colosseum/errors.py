@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 REFUSAL_SCHEMA = "colosseum.refusal/1"
+INSTALL_TRAIN = "in the folder of Colosseum's source: pip install '.[train]'"
+"""What installs the packages that training needs; the project is not in a package index under this name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ for the job script, which runs it with a batch host's own python3, and for ``eng
 Files that others may have written are opened by ``reading.py`` (login node) or ``jobscript.py`` (batch host); what
 they read is parsed here.
 
-Whatever is parsed may be torn, damaged or written by somebody else: types are checked, sizes are bounded, control
+Whatever is parsed may be incomplete, damaged or written by somebody else: types are checked, sizes are bounded, control
 characters become spaces. A line that is no record is None; no parser raises.
 """
 
@@ -119,7 +119,7 @@ class AttemptEnvironment(NamedTuple):
 
     attempt: int
     saved_step: int
-    """The checkpoint it goes on from, 0 = none."""
+    """The checkpoint it resumes from, 0 = none."""
     job_id: str
     restart: int
     """Slurm's count of requeues of the job."""
@@ -262,7 +262,7 @@ def write_first(path: Path, line: str) -> bool:
         os.link(str(temporary), str(path))
         return True
     except FileExistsError:
-        # On NFS the answer of a link that was made can be lost; the client asks again, and is told that it exists.
+        # On NFS the reply to a successful link can be lost; the client asks again, and the reply is that it exists.
         return temporary.stat().st_nlink == 2
     finally:
         temporary.unlink()

@@ -96,7 +96,7 @@ class RunDir:
 
     @property
     def grown(self) -> Path:
-        """The checkpoint to begin from with this run's depth, where the gate expanded it (a folder as OUT of
+        """The checkpoint to start from with this run's depth, where the gate expanded it (a folder as OUT of
         ``checkpoint expand``)."""
         return self.root / "grown"
 

@@ -41,7 +41,7 @@ def average(sources: Sequence[Path], shares: Sequence[float], out: Path) -> Chec
 
     start = time.monotonic()
     if len(sources) < 2:
-        raise RefusedInput("an average is of two checkpoints at least")
+        raise RefusedInput("an average needs at least two checkpoints")
     found = [folders.read_metadata(source) for source in sources]
     for source, metadata in zip(sources[1:], found[1:], strict=True):
         if different := found[0].model.differences(metadata.model):

@@ -25,7 +25,7 @@ def load_faults(recipe: Recipe, found: CheckpointMetadata, what: tuple[str, ...]
 
 
 def steps_go_on(what: tuple[str, ...]) -> bool:
-    """Whether a run that loads these parts goes on at the checkpoint's step; else it begins at step 0.
+    """Whether a run that loads these parts resumes at the checkpoint's step; else it starts at step 0.
 
     With the optimizer but not the place in the data it is a new stage that begins with Adam's moments.
     """

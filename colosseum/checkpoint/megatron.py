@@ -110,7 +110,7 @@ def model_of(args: argparse.Namespace, where: str) -> Model:
     faults = []
     for name, value in OTHER.items():
         if told.get(name) not in (value, None, False):
-            rule = "this is not computed by the runtime"
+            rule = "the runtime does not support this"
             faults.append(Fault(path=name, value=str(told[name])[:80], rule=rule, nearest=(value,), where=where))
     if told.get("position_embedding_type") not in ("rope", "learned_absolute"):
         kind = told.get("position_embedding_type")

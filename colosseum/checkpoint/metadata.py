@@ -54,7 +54,7 @@ class ModelShape(Part):
     rotary_percent: float | None = None
     rope_base: int | None = None
     rope_scaling: float | None = None
-    """None also for a model that has none; ``rope_base`` tells whether it was recorded."""
+    """None also for a model that has none; ``rope_base`` shows whether it was recorded."""
     rope_scaling_type: str | None = None
     """None also without scaling."""
     original_max_position_embeddings: int | None = None
@@ -123,7 +123,7 @@ class ModelShape(Part):
 
 SCALING = ("rope_scaling_type", "original_max_position_embeddings")
 MAY_CHANGE = ("seq_length", "rope_base", "rope_scaling", *SCALING)
-"""Training on longer sequences goes on with another base on purpose."""
+"""Training on longer sequences changes the base on purpose."""
 
 
 class FileSum(Part):

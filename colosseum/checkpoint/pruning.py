@@ -1,4 +1,4 @@
-"""Which checkpoints of a run may be deleted: by a policy, never the newest, nor one that another run begins from."""
+"""Which checkpoints of a run may be deleted: by a policy, never the newest, nor one that another run starts from."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Pruning:
     gone: list[int]
     """Steps, ascending."""
     kept: dict[int, str]
-    """Steps that the policy would delete, and the run that begins from each."""
+    """Steps that the policy would delete, and the run that starts from each."""
     bytes: int
     """Of ``gone``."""
 
@@ -32,7 +32,7 @@ def pruning(run: RunDir, keep_last: int, keep_every: int | None) -> Pruning:
     """What ``prune`` would delete: all but the last ``keep_last`` steps and those divisible by ``keep_every``.
 
     Raises:
-        RefusedInput: another run's folder cannot be read, so that nobody knows what it begins from.
+        RefusedInput: another run's folder cannot be read, so that it is unknown what it starts from.
     """
     candidates = folders.beyond(run.checkpoints, keep_last, keep_every)
     needed = _needed(run) if candidates else {}
@@ -52,7 +52,7 @@ def prune(run: RunDir, found: Pruning) -> None:
 
 
 def _needed(run: RunDir) -> dict[int, str]:
-    """Steps of ``run`` that runs beside it begin from, and who does."""
+    """Steps of ``run`` that other runs in the same folder start from, and which run does."""
     found: dict[int, str] = {}
     for other in sorted(path for path in run.root.resolve().parent.iterdir() if (path / "bundle").is_dir()):
         if other.name != run.root.resolve().name:
@@ -66,7 +66,7 @@ def _steps(run: RunDir, other: RunDir) -> Iterator[int]:
         lineage = read_object(other.bundle / MANIFEST).get("lineage")
         recipe = Recipe.from_data(yaml.safe_load(read_bytes(other.bundle / RECIPE)))
     except (Unreadable, RefusedInput, FileNotFoundError, yaml.YAMLError) as error:
-        rule = "cannot be read: nobody knows whether it begins from this run's checkpoints. Mend or move it first"
+        rule = "cannot be read, so it may start from this run's checkpoints: repair or move it first"
         raise RefusedInput(f"{other.root} {rule}") from error
     if isinstance(lineage, dict) and lineage.get("run") == run.root.resolve().name:
         yield int(lineage["step"])

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from colosseum.checkpoint.unpickle import DEFAULT, FOREIGN, load_pickle, load_torch
-from colosseum.errors import EnvironmentFault, RefusedInput
+from colosseum.errors import INSTALL_TRAIN, EnvironmentFault, RefusedInput
 from colosseum.reading import Unreadable, read_bytes
 
 METADATA = ".metadata"
@@ -76,7 +76,7 @@ def index_of(content: bytes, folder: Path) -> Index:
     try:
         import torch  # noqa: F401
     except ImportError as error:
-        raise EnvironmentFault("reading a checkpoint's tensors needs torch: pip install 'colosseum[train]'") from error
+        raise EnvironmentFault(f"reading a checkpoint's tensors needs torch; {INSTALL_TRAIN}") from error
     path = folder / METADATA
     raw = load_pickle(content, what=str(path), allow=DEFAULT | FOREIGN)
     shapes, dtypes, sizes = {}, {}, {}

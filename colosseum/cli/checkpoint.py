@@ -63,7 +63,8 @@ def expand(
     init: Annotated[
         Literal["identity", "copy", "random"],
         typer.Option(
-            help="identity: the model's output does not change. copy: copies the layer before. random: new weights."
+            metavar="KIND",
+            help="identity: the model's output does not change. copy: copies the layer before. random: new weights.",
         ),
     ] = "identity",
     optimizer: Annotated[

@@ -14,7 +14,7 @@ from colosseum.checkpoint.hf.source import read_folder
 from colosseum.checkpoint.inspect import find
 from colosseum.cli.arguments import CheckpointWord
 from colosseum.cli.output import Cluster, Json, Runs, counter, emit, refuse_existing, say, warn, write_new
-from colosseum.errors import EnvironmentFault, Fault, RefusedInput
+from colosseum.errors import INSTALL_TRAIN, EnvironmentFault, Fault, RefusedInput
 from colosseum.launch.runs.jobs import runs_folder
 from colosseum.launch.runs.submit import find_run
 from colosseum.units import format_bytes
@@ -22,9 +22,12 @@ from colosseum.units import format_bytes
 IMPORT_SCHEMA, EXPORT_SCHEMA = "colosseum.checkpoint-import/1", "colosseum.checkpoint-export/1"
 In = Annotated[
     Literal["hf", "megatron", "nemo"],
-    typer.Argument(metavar="hf|megatron|nemo", help="Who wrote it: Hugging Face, Megatron-LM, NeMo 1.x."),
+    typer.Argument(metavar="hf|megatron|nemo", help="Format of the model: Hugging Face, Megatron-LM, NeMo 1.x."),
 ]
-Out = Annotated[Literal["hf", "megatron"], typer.Argument(metavar="hf|megatron", help="Who shall read it.")]
+Out = Annotated[
+    Literal["hf", "megatron"],
+    typer.Argument(metavar="hf|megatron", help="Format to write: for Hugging Face or for Megatron-LM."),
+]
 Dtype = Annotated[
     Literal["bf16", "fp32"] | None, typer.Option("--dtype", help="dtype of the written weights. Default: unchanged.")
 ]
@@ -46,7 +49,7 @@ def import_(
     dtype: Dtype = None,
     as_json: Json = False,
 ) -> None:
-    """Convert a foreign model to a checkpoint. Start from it with `checkpoint.from=OUT checkpoint.load=[weights]`.
+    """Convert a model of another tool to a checkpoint; use it with `checkpoint.from=OUT checkpoint.load=[weights]`.
 
     hf: Llama, Mistral, Qwen and Nemotron, with their tokenizer. megatron and nemo: dense GPTs in torch_dist, weights
     only. OUT appears complete or not at all.
@@ -88,7 +91,7 @@ def _import_weights(
     for option, value in (("--recipe-out", recipe_out), ("--dtype", dtype)):
         if value is not None:
             raise RefusedInput(
-                [Fault(path=option, value=str(value), rule="is of import hf only", where="command line")]
+                [Fault(path=option, value=str(value), rule="works with import hf only", where="command line")]
             )
     needs_torch()
     if kind == "megatron":
@@ -104,7 +107,7 @@ def _import_weights(
 
     def show() -> None:
         say(f"{out}: {written.model.num_layers} layers, {written.dtype}; it has no tokenizer")
-        say(f"begin from it: checkpoint.from={out} checkpoint.load=[weights]")
+        say(f"start from it: checkpoint.from={out} checkpoint.load=[weights]")
 
     emit(as_json, {"schema": IMPORT_SCHEMA, **result}, show)
 
@@ -118,7 +121,7 @@ def export(
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Convert a checkpoint to a folder that others load.
+    """Convert a checkpoint to another tool's format.
 
     hf: weights, config, tokenizer, chat template, model card. megatron: `--pretrained-checkpoint OUT` of Megatron-LM.
     """
@@ -126,7 +129,7 @@ def export(
     needs_torch()
     if kind == "megatron":
         if dtype is not None:
-            rule = "is of export hf only"
+            rule = "works with export hf only"
             raise RefusedInput([Fault(path="--dtype", value=dtype, rule=rule, where="command line")])
         from colosseum.checkpoint.megatron import export_megatron
 
@@ -149,7 +152,7 @@ def checkpoint_of(source: str, runs: Path | None, cluster: str | None = None) ->
 
 def needs_torch() -> None:
     if missing := [name for name in ("torch", "safetensors", "xxhash") if find_spec(name) is None]:
-        raise EnvironmentFault(f"reading weights needs {', '.join(missing)}: pip install 'colosseum[train]'")
+        raise EnvironmentFault(f"reading weights needs {', '.join(missing)}; {INSTALL_TRAIN}")
 
 
 def _progress(word: str) -> Callable[[int, int], None]:

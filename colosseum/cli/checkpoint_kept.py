@@ -23,7 +23,8 @@ def average(
     ],
     out: Annotated[Path, typer.Option("--out", metavar="OUT", help="Checkpoint folder to write.")],
     weights: Annotated[
-        str | None, typer.Option(metavar="W,W,…", help="Share of each checkpoint. Default: all the same.")
+        str | None,
+        typer.Option(metavar="W,W,…", help="Weight of each checkpoint in the average. Default: all the same."),
     ] = None,
     runs: Runs = None,
     cluster: Cluster = None,
@@ -46,13 +47,13 @@ def copy(
     source: Annotated[str, typer.Argument(metavar="RUN|CKPT", help="A run, RUN@STEP, or the path of a checkpoint.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Checkpoint folder to write.")],
     verify: Annotated[
-        bool, typer.Option("--verify", help="Read the copy again, from the disk, and compare every byte.")
+        bool, typer.Option("--verify", help="Read the copy again from the disk and compare every byte.")
     ] = False,
     runs: Runs = None,
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Copy a checkpoint, compared with its checksums on the way; the model's description and tokenizer go along."""
+    """Copy a checkpoint with its model description and tokenizer; every byte is compared with the checksums."""
     needs_torch()
     from colosseum.checkpoint.copying import copy as copied
 
@@ -63,20 +64,20 @@ def copy(
     emit(
         as_json,
         {**result, "verified": verify},
-        lambda: say(f"{out}: {format_bytes(size)} from {folder}" + (", read again and equal" if verify else "")),
+        lambda: say(f"{out}: {format_bytes(size)} from {folder}" + (", read again: identical" if verify else "")),
     )
 
 
 def prune(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run: its name or folder.")],
-    keep_last: Annotated[int, typer.Option(min=1, help="Newest checkpoints that stay, at least 1.")],
-    keep_every: Annotated[int | None, typer.Option(min=1, help="Steps divisible by this stay too.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be deleted.")] = False,
+    keep_last: Annotated[int, typer.Option(min=1, help="Number of newest checkpoints to keep, at least 1.")],
+    keep_every: Annotated[int | None, typer.Option(min=1, help="Also keep steps that are divisible by this.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be deleted.")] = False,
     runs: Runs = None,
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Delete old checkpoints of a run; never the newest finished one, nor one that another run begins from."""
+    """Delete old checkpoints of a run; never the newest complete one, nor one that another run starts from."""
     folder = find_run(run, runs_root(runs, load_cluster(cluster)))
     found = pruning.pruning(folder, keep_last, keep_every)
     if not dry_run:
@@ -87,7 +88,7 @@ def prune(
         steps = ", ".join(f"{step:,}" for step in found.gone) or "nothing"
         say(f"{'would delete' if dry_run else 'deleted'}: {steps} ({format_bytes(found.bytes)})")
         for step, other in found.kept.items():
-            say(f"kept {step:,}: {other} begins from it")
+            say(f"kept {step:,}: {other} starts from it")
 
     kept = {str(step): other for step, other in found.kept.items()}
     emit(as_json, {**result, "bytes": found.bytes, "kept": kept}, show)

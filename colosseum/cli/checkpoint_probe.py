@@ -18,11 +18,11 @@ def probe(
         list[str], typer.Argument(metavar="RUN|CKPT…", help="Checkpoints to compare.", show_default=False)
     ],
     data: Annotated[
-        Path, typer.Option(metavar="PREFIX", help="Indexed dataset (PREFIX.bin and .idx) of their tokenizer.")
+        Path, typer.Option(metavar="PREFIX", help="Indexed dataset (PREFIX.bin and .idx), tokenized for these models.")
     ],
-    length: Annotated[int, typer.Option(min=2, help="Tokens per sequence: the context to look at.")] = 4096,
-    sequences: Annotated[int, typer.Option(min=1, help="Sequences, from the beginning of the dataset.")] = 1,
-    bands: Annotated[int, typer.Option(min=1, help="Ranges of positions.")] = 8,
+    length: Annotated[int, typer.Option(min=2, help="Tokens per sequence: the context length to test.")] = 4096,
+    sequences: Annotated[int, typer.Option(min=1, help="Number of sequences, from the beginning of the dataset.")] = 1,
+    bands: Annotated[int, typer.Option(min=1, help="Number of ranges of positions.")] = 8,
     runs: Runs = None,
     cluster: Cluster = None,
     as_json: Json = False,

@@ -18,11 +18,13 @@ from colosseum.runtime.generation.answering import answer_rows, codec_of, ids_of
 from colosseum.runtime.generation.chat import chat_in_terminal
 
 MaxTokens = Annotated[int, typer.Option(min=1, help="Maximum tokens of a response.")]
-Temperature = Annotated[float, typer.Option(min=0, max=100, help="0: always the most likely token.")]
+Temperature = Annotated[
+    float, typer.Option(min=0, max=100, help="Sampling temperature; 0 = always the most likely token.")
+]
 TopP = Annotated[
     float, typer.Option(min=0, max=1, help="Sample from the most likely tokens with this total probability.")
 ]
-Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="The same seed gives the same responses.")]
+Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, metavar="N", help="The same seed gives the same responses.")]
 BatchSize = Annotated[int, typer.Option(min=1, help="Prompts per batch.")]
 AsTrained = Annotated[
     bool,

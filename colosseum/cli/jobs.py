@@ -56,8 +56,10 @@ def logs(
     rank: Annotated[
         int, typer.Option("--rank", min=0, help="Rank whose log is shown in addition to the job's log.")
     ] = 0,
-    attempt: Annotated[int | None, typer.Option("--attempt", min=0, help="Default: the newest.")] = None,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Last lines of each file.")] = 50,
+    attempt: Annotated[
+        int | None, typer.Option("--attempt", min=0, help="Attempt of the rank's log. Default: the newest.")
+    ] = None,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Number of last lines of each file.")] = 50,
     cluster: Cluster = None,
     runs: Runs = None,
 ) -> None:

@@ -85,10 +85,11 @@ class LazyGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, placeholder, rest = super().resolve_command(ctx, args)
-        return name, placeholder and _load(str(name)), rest
+        return name, placeholder and load_verb(str(name)), rest
 
 
-def _load(name: str) -> Any:
+def load_verb(name: str) -> Any:
+    """The command of a verb, whose module is imported."""
     verb = next(v for v in VERBS if v.name == name)
     module, _, attribute = verb.target.partition(":")
     target = getattr(import_module(module), attribute)
@@ -99,7 +100,19 @@ def _load(name: str) -> Any:
     target._add_completion = False  # the options --install-completion stand at the top only
     command = typer.main.get_command(target)
     command.name = name
+    _as_written(command)
     return command
+
+
+def _as_written(command: Any) -> None:
+    """Help texts appear as they are written: brackets are no markup, and a paragraph's lines are joined."""
+    paragraphs = (command.help or "").split("\n\n")
+    command.help = "\n\n".join(" ".join(text.split()) for text in paragraphs).replace("[", "\\[")
+    for parameter in command.params:
+        if text := getattr(parameter, "help", None):
+            parameter.help = text.replace("[", "\\[")
+    for child in getattr(command, "commands", {}).values():
+        _as_written(child)
 
 
 app = typer.Typer(cls=LazyGroup, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False)

@@ -26,7 +26,7 @@ Cluster = Annotated[
     typer.Option(
         "--cluster",
         metavar="NAME",
-        help="Cluster file: shipped, or ~/.config/colosseum/cluster/NAME.yaml. Default: COLOSSEUM_CLUSTER, else local.",
+        help="Cluster (`colosseum cluster list` shows them). Default: COLOSSEUM_CLUSTER, else local.",
     ),
 ]
 Runs = Annotated[

@@ -23,9 +23,14 @@ def plan(
     words: RecipeWords,
     gpus: Annotated[
         str | None,
-        typer.Option("--gpus", metavar="N[,M]...", help="Plan for N GPUs; several values give a scaling table."),
+        typer.Option("--gpus", metavar="N[,M]...", help="Plan for N GPUs; several: a scaling table."),
     ] = None,
-    top: Annotated[int, typer.Option("--top", min=0, max=1000, help="Number of other layouts to explain.")] = 5,
+    top: Annotated[
+        int,
+        typer.Option(
+            "--top", min=0, max=1000, help="Number of other layouts to show, each with the reason against it."
+        ),
+    ] = 5,
     free: Annotated[
         bool,
         typer.Option("--free", help="Let the planner choose the whole layout, also fields that the recipe sets."),

@@ -34,7 +34,9 @@ def generate_rejected(
         str | None, typer.Option(metavar="VARIABLE", help="Environment variable with the endpoint's key.")
     ] = None,
     max_tokens: MaxTokens = 512,
-    temperature: Annotated[float, typer.Option(min=0, max=100, help="0: always the most likely token.")] = 0.7,
+    temperature: Annotated[
+        float, typer.Option(min=0, max=100, help="Sampling temperature; 0 = always the most likely token.")
+    ] = 0.7,
     top_p: TopP = 0.95,
     seed: Seed = 1234,
     batch_size: BatchSize = 8,

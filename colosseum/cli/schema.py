@@ -10,6 +10,7 @@ def schema() -> None:
     """Print the JSON Schema of recipe files (for editors).
 
     Save it (colosseum schema > recipe.schema.json) and name it in a recipe's first line:
+
     # yaml-language-server: $schema=recipe.schema.json
     """
     from colosseum.recipe.jsonschema import recipe_schema

@@ -14,7 +14,7 @@ from typing import Any
 
 from colosseum.atomic import write_whole
 from colosseum.data.eod import eod_id
-from colosseum.errors import ColosseumError, EnvironmentFault, Fault, RefusedInput
+from colosseum.errors import INSTALL_TRAIN, ColosseumError, EnvironmentFault, Fault, RefusedInput
 from colosseum.terminal import one_line
 
 MIN_BYTE_VOCAB = 257
@@ -124,5 +124,5 @@ def _library() -> Any:
         import tokenizers.pre_tokenizers
         import tokenizers.trainers
     except ImportError as error:
-        raise EnvironmentFault("the tokenizers library is missing: pip install 'colosseum[train]'") from error
+        raise EnvironmentFault(f"the tokenizers library is missing; {INSTALL_TRAIN}") from error
     return tokenizers

@@ -70,7 +70,7 @@ class About:
     image: str
     """One image that holds it, as enroot imports it."""
     reads: str
-    """Checkpoints it begins from."""
+    """Formats of checkpoints that it can start from."""
 
 
 def reference_pinned(recipe: Recipe, where: Literal["precomputed", "host"]) -> Recipe:
@@ -113,7 +113,7 @@ class Engine(Protocol):
         ...
 
     def checkpoints(self, run: RunDir, gbs: int) -> dict[int, Path]:
-        """Checkpoints of a run that another run can begin from, by step, ascending.
+        """Checkpoints of a run that another run can start from, by step, ascending.
 
         Args:
             gbs: sequences (or pairs) of one step of that run.

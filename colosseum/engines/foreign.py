@@ -23,7 +23,7 @@ OUTCOME = RUN.attempt(0).outcome.name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """What ``start.py`` is told; its docstring says what each field means."""
+    """The instructions for ``start.py``, whose docstring explains each field."""
 
     engine: str
     program: str
@@ -161,7 +161,7 @@ def common_faults(engine: str, recipe: Recipe, *, trains_lora: bool = False) -> 
 def validates_in_time(recipe: Recipe, found: Refusals) -> None:
     """PyTorch Lightning's trainer does not start with a validation interval above the number of its batches."""
     every, steps = recipe.train.val_every_steps, total_steps(recipe)
-    rule = f"does not start where this is above the number of steps, {steps:,}; mcore does"
+    rule = f"does not start if this is above the number of steps, {steps:,}; mcore does"
     found.unless(steps == 0 or every <= steps, "train.val_every_steps", every, rule, steps)
 
 
@@ -217,7 +217,7 @@ def path_faults(recipe: Recipe, unfinished: Callable[[Path], str | None]) -> lis
     """What speaks against a path of ``checkpoint.from``, for an engine whose checkpoints are folders.
 
     Args:
-        unfinished: why the engine could not begin from a folder that holds something; None = it can.
+        unfinished: why the engine cannot start from a folder that is not empty; None = it can.
     """
     source = recipe.checkpoint.source
     path = Path(str(source))

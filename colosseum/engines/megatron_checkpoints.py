@@ -8,7 +8,7 @@ from colosseum.rundir import LATEST_FILE, RunDir, checkpoint_folder
 
 
 def unfinished(path: Path) -> str | None:
-    """Why Megatron-LM could not begin from a folder of checkpoints, or from one of them; None = it can."""
+    """Why Megatron-LM cannot start from a folder of checkpoints, or from one of them; None = it can."""
     if not path.name.startswith("iter_"):
         try:
             word = (path / LATEST_FILE).read_text()[:32].strip()

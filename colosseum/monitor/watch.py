@@ -32,7 +32,7 @@ class Attempt:
     ended_unix_s: float | None
     """When outcome.json was written; None if there is none."""
     from_step: int
-    """The checkpoint it went on from."""
+    """The checkpoint that it resumed from; 0 = none."""
     last_step: int | None
     """The last step it trained; None = none."""
     lost_steps: int | None
@@ -208,7 +208,7 @@ def _newest_saved(checkpoints: Path) -> int:
 
 
 def _tail(path: Path) -> list[dict[str, Any]]:
-    """The last rows of a file of JSON lines; the first may be cut, the last torn."""
+    """The last rows of a file of JSON lines; the first may be cut off, the last incomplete."""
     rows = (parse_object(line) for line in tail(path, TAIL_BYTES)[-TAIL_LINES:])
     return [row for row in rows if row is not None]
 

@@ -1,6 +1,6 @@
 """Measurements of a device, or a real run's metrics -> Calibration. Pure.
 
-What was not measured stays as it is in the calibration that one begins from.
+What was not measured keeps its value of the calibration that the fit starts from.
 """
 
 from __future__ import annotations

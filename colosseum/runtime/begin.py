@@ -54,10 +54,10 @@ def setup(run: RunDir, training: Training) -> Setup:
 
 
 def begin(run: RunDir, attempt: int, training: Training, saver: Saver, writer: MetricsWriter | None) -> State:
-    """Loads the state to go on from; every rank calls it.
+    """Loads the state to start or resume from; every rank calls it.
 
     Raises:
-        ConfigFailure: no checkpoint of the run is whole, or the one to begin from cannot be loaded.
+        ConfigFailure: the run has no complete checkpoint, or the one to start from cannot be loaded.
     """
     recipe = training.recipe
     saver.last_saved_step = own = _newest_whole(run, attempt, writer)

@@ -255,7 +255,7 @@ def _source(
 
     def one(number: int) -> Any:
         settings = dataclasses.replace(config, random_seed=recipe.train.seed + number)
-        # The name is a part of the cache's key: data made anew under a path have indices of their own.
+        # The name is a part of the cache's key: data that are rewritten under the same path have indices of their own.
         key = f"{entry.path} {identity}"
         return GPTDataset(indexed, key, documents, repeated, _SPLITS[name], settings)
 
@@ -263,7 +263,7 @@ def _source(
 
 
 def _built(build: Callable[[int], Any], number: int) -> Any:
-    """One pass; rank 0 makes anew each of its indices that a full disk or a crash cut short."""
+    """One pass; rank 0 rebuilds each of its indices that a full disk or a crash left incomplete."""
     while True:
         try:
             return build(number)

@@ -13,7 +13,7 @@ EXIT_CRASH = 70
 
 
 class RunFailure(Exception):
-    """The run cannot go on; the message is one sentence."""
+    """The run cannot continue; the message is one sentence."""
 
     kind: ClassVar[OutcomeKind] = "crash"
 

@@ -51,7 +51,7 @@ def load(training: Training, folder: Path, metadata: CheckpointMetadata, what: t
     """Loads the parts named (weights, optimizer, data, rng); every rank calls it.
 
     Returns:
-        Where to go on: the step if ``steps_go_on``, the position in the data if ``data`` was loaded and the order of
+        Where to resume: the step if ``steps_go_on``, the position in the data if ``data`` was loaded and the order of
         samples is the same.
 
     Raises:
@@ -73,7 +73,7 @@ def load(training: Training, folder: Path, metadata: CheckpointMetadata, what: t
         training.optimizer.load_state_dict(state)
         optimizer.restore_rates(training.optimizer, rates)
         optimizer.mend_after_loading(training.optimizer)
-        # It counts in samples, and a fork's steps may have more of them: the step says where the rates go on.
+        # It counts in samples, and a fork's steps may have more of them: the schedule continues at the step.
         position = metadata.step * training.recipe.batch.gbs if steps_go_on(what) else 0
         training.schedule.load_state_dict({**found["schedule"], "num_steps": position})
     elif training.optimizer is not None:

@@ -143,7 +143,7 @@ def _step(loop: Loop) -> StepResult:
     if state.step == 0 or (state.step + 1) % DEAD_CHECK_STEPS == 0:
         _report_dead(loop)
     middle = device.mark()
-    # One reduction tells every rank the loss and whether any of them was asked to stop.
+    # One reduction gives every rank the loss and whether any of them was asked to stop.
     stop = torch.full((1,), float(loop.stop.after(state.step + 1)), dtype=summed.dtype, device=summed.device)
     shared = torch.cat([summed, stop])
     dist.all_reduce(shared)

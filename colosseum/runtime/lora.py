@@ -157,7 +157,7 @@ def switched_off(gpts: list[Any]) -> Iterator[None]:
 def replaced(gpts: list[Any], stored: Lora | None) -> Iterator[None]:
     """While a checkpoint with these adapters (None: without any) is loaded for its weights alone.
 
-    At the end its adapters are a part of the weights, and the model's own begin from the start.
+    At the end the loaded adapters are merged into the weights, and the model's own are reset.
     """
     own = [(parent, name, adapter) for gpt in gpts for parent, name, adapter in _places(gpt)]
     for parent, name, _ in own:

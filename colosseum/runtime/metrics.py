@@ -24,7 +24,7 @@ class MetricsWriter:
         self._run, self._attempt = run, attempt
         self._board: Any = None
         for path in (run.metrics, run.events, run.ledger):
-            _end_torn_line(path)
+            _end_incomplete_line(path)
         if tensorboard and importlib.util.find_spec("tensorboard"):  # an image may lack it
             from torch.utils.tensorboard.writer import SummaryWriter
 
@@ -86,7 +86,7 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _end_torn_line(path: Path) -> None:
+def _end_incomplete_line(path: Path) -> None:
     """A line that a crash or a full disk cut short gets its end, or the next one would be lost with it."""
     try:
         with path.open("r+b") as file:

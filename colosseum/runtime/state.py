@@ -24,7 +24,7 @@ CONTENT = {"distrib_optim_sharding_type": "fully_reshardable", "chained_optim_av
 
 @dataclass(slots=True)
 class State:
-    """What goes on from step to step, besides tensors."""
+    """What one step passes to the next, besides tensors."""
 
     step: int = 0
     consumed_samples: int = 0

@@ -43,7 +43,7 @@ class Watchdog:
         self._thread.start()
 
     def beat(self, step: int, doing: str) -> None:
-        """Progress was made; ``step`` and ``doing`` (``training``, ``saving``, …) are told if it is the last."""
+        """Progress was made; ``step`` and ``doing`` (``training``, ``saving``, …) are reported if it is the last."""
         self._step, self._doing, self._seen = step, doing, time.monotonic()
         faulthandler.dump_traceback_later(self._timeout_s + LAST_RESORT_S, exit=True)
 

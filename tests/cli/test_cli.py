@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from colosseum.cli.main import VERBS
+from colosseum.cli.main import VERBS, load_verb
 from tests.cli.conftest import Cli
 
 COLOSSEUM = Path(sys.executable).parent / "colosseum"
@@ -186,6 +189,23 @@ for words in [*commands, *([verb.name, "--help"] for verb in VERBS)]:
     env = {**os.environ, "XDG_CONFIG_HOME": "/nonexistent"}
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def _commands(command: Any, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    yield words, command
+    for name, child in getattr(command, "commands", {}).items():
+        yield from _commands(child, (*words, name))
+
+
+@pytest.mark.parametrize("verb", [verb.name for verb in VERBS])
+def test_help_is_shown_as_it_is_written(verb: str, cli: Cli) -> None:
+    """At 80 columns no text is cut off, brackets are no markup and paragraphs are not broken."""
+    for words, command in _commands(load_verb(verb), (verb,)):
+        out = cli(*words, "--help").out
+        assert "…" not in re.sub(r",…|CKPT…", "", out), words
+        shown = " ".join(out.split())
+        for paragraph in command.help.replace("\\[", "[").split("\n\n"):
+            assert " ".join(paragraph.split()) in shown, words
 
 
 def test_help_loads_no_heavy_package() -> None:

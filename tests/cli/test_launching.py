@@ -162,7 +162,7 @@ def test_a_machine_without_torch_says_what_to_install(cli: Cli, inputs: Path, mo
     monkeypatch.setattr("importlib.util.find_spec", lambda name, *a: None if name == "torch" else find(name, *a))
     done = cli("train", "cpt", "--stage", "debug", *DATA, "--json")
     assert done.code == 3
-    assert "pip install 'colosseum[train]'" in json.loads(done.out)["message"]
+    assert "pip install '.[train]'" in json.loads(done.out)["message"]
     assert not list((inputs / "runs").iterdir())
 
 

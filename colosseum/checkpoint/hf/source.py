@@ -12,7 +12,7 @@ from typing import Any, Literal
 from colosseum.checkpoint.hf.config import Family, read_config
 from colosseum.checkpoint.hf.mapping import OUTPUT, Part, parts
 from colosseum.data.eod import read_json, read_sentencepiece
-from colosseum.errors import EnvironmentFault, Fault, RefusedInput
+from colosseum.errors import INSTALL_TRAIN, EnvironmentFault, Fault, RefusedInput
 from colosseum.reading import Unreadable, read_object
 from colosseum.recipe.schema import Model
 from colosseum.records import parse_object
@@ -201,9 +201,7 @@ def opened(source: HfModel) -> Iterator[Any]:
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError as error:
-        raise EnvironmentFault(
-            "Reading Hugging Face models needs safetensors: pip install 'colosseum[train]'"
-        ) from error
+        raise EnvironmentFault(f"reading Hugging Face models needs safetensors; {INSTALL_TRAIN}") from error
     with ExitStack() as stack:
         files: dict[str, Any] = {}
 

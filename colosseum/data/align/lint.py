@@ -412,7 +412,7 @@ def _limit(word: str, known: Mapping[str, float | None]) -> tuple[str, float]:
         value = -1.0
     if code not in known:
         near = tuple(get_close_matches(code, known, n=3)) or tuple(known)
-        raise RefusedInput([Fault(path="--limit", value=word, rule=f"there is no finding {code!r}", nearest=near)])
+        raise RefusedInput([Fault(path="--limit", value=word, rule=f"no such finding: {code!r}", nearest=near)])
     if not 0 <= value <= 1:
         rule = "must be FINDING=SHARE with a share from 0 to 1"
         raise RefusedInput([Fault(path="--limit", value=word, rule=rule, nearest=(f"{code}=0.05",))])

@@ -89,7 +89,7 @@ def _lora_faults(recipe: Recipe) -> Iterator[Fault]:
     if recipe.lora is None:
         return
     if recipe.precision.fp8_params is True:
-        rule = "LoRA is merged into weights, which FP8 is too coarse for"
+        rule = "LoRA cannot be merged into FP8 weights: they are too coarse"
         yield Fault(path="precision.fp8_params", value=True, rule=rule, nearest=(False,))
     if recipe.overlap.defer_embedding_wgrad_compute:
         rule = "with LoRA the embedding is frozen and has no gradient"

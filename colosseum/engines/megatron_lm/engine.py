@@ -76,7 +76,7 @@ class MegatronLmEngine(Engine):
             f"has no option for this with gated_linear_unit {str(model.gated_linear_unit).lower()}; mcore can",
         )
         scaling, as_llama3 = model.rope_scaling, model.rope_scaling_type == "llama3"
-        rule = "scales RoPE as llama3 only; mcore has all kinds"
+        rule = "supports RoPE scaling llama3 only; mcore supports all kinds"
         found.unless(scaling is None or as_llama3, "model.rope_scaling_type", model.rope_scaling_type, rule, "llama3")
         rule = "scales RoPE by 8 whatever --rope-scaling-factor says (gpt_builders.py of 0.16 to 0.19)"
         found.unless(scaling in (None, 8.0) or not as_llama3, "model.rope_scaling", scaling, rule, 8.0)

@@ -47,13 +47,13 @@ def _refuse_mixed(given: Given, by_samples: bool) -> None:
         wrong.append("--train-iters")
     length = "--train-samples" if by_samples else "--train-iters"
     if wrong and length in given.words:
-        rule = f"cannot stand beside {length}: Megatron-LM refuses a mixture of steps and samples"
+        rule = f"cannot be combined with {length}: Megatron-LM refuses a mixture of steps and samples"
         raise RefusedInput([Fault(path=option, value=" ".join(given.words[option]), rule=rule) for option in wrong])
     warmups = [
         option for option in ("--lr-warmup-iters", "--lr-warmup-samples") if given.words.get(option, ["0"]) != ["0"]
     ]
     if warmups and "--lr-warmup-fraction" in given.words:
-        rule = f"cannot stand beside {warmups[0]}: Megatron-LM refuses two warm-ups"
+        rule = f"cannot be combined with {warmups[0]}: Megatron-LM refuses two warm-ups"
         value = " ".join(given.words["--lr-warmup-fraction"])
         raise RefusedInput([Fault(path="--lr-warmup-fraction", value=value, rule=rule)])
 

@@ -222,16 +222,16 @@ def _checkpoint(recipe: Recipe, found: Refusals) -> None:
 def _pretraining(recipe: Recipe, found: Refusals) -> None:
     validates_in_time(recipe, found)
     model, tokenizer = recipe.model, recipe.tokenizer
-    rule = "has no yarn; mcore has"
+    rule = "does not support YaRN; mcore does"
     kind = model.rope_scaling_type
     found.unless(kind != "yarn", "model.rope_scaling_type", kind, rule, "llama3", "linear")
-    rule = "builds its layers without norms of queries and keys; mcore, megatron-lm and nemo2 have them"
+    rule = "has no QK layernorm; mcore, megatron-lm and nemo2 have it"
     found.unless(not model.qk_layernorm, "model.qk_layernorm", True, rule, False)
     rule = "NeMo 1.x cannot train without a tokenizer; mcore and megatron-lm can on token ids"
     known = tokenizer.kind != "null" and tokenizer.path is not None
     found.unless(known, "tokenizer.path", tokenizer.path, rule)
     gamma = "model.layernorm_zero_centered_gamma"
-    rule = "centres gamma at zero for LayerNorm only; mcore, megatron-lm and nemo2 also for RMSNorm"
+    rule = "supports zero-centered gamma for LayerNorm only; mcore, megatron-lm and nemo2 also for RMSNorm"
     found.unless(
         model.normalization == "LayerNorm" or not model.layernorm_zero_centered_gamma, gamma, True, rule, False
     )

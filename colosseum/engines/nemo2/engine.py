@@ -101,7 +101,7 @@ class Nemo2Engine(Engine):
 
 
 def _unfinished(path: Path) -> str | None:
-    """Why NeMo 2 could not begin from a folder; None = it can."""
+    """Why NeMo 2 cannot start from a folder; None = it can."""
     if path.with_name(f"{path.name}-unfinished").exists():
         return "is unfinished: the save was cut off"
     if any((folder / ".metadata").is_file() for folder in (path / "weights", path)):
@@ -111,7 +111,7 @@ def _unfinished(path: Path) -> str | None:
 
 def _numerics(recipe: Recipe, found: Refusals) -> None:
     scaled, kind = recipe.model.rope_scaling is not None, recipe.model.rope_scaling_type
-    rule = "scales RoPE linearly only, and as llama3 in its Llama 3.1 models; mcore has all kinds"
+    rule = "supports RoPE scaling linear, and llama3 in its Llama 3.1 models; mcore supports all kinds"
     found.unless(not scaled or kind == "linear", "model.rope_scaling_type", kind, rule, "linear")
     schedule = recipe.optimizer.lr_schedule
     rule = "has no linear decay to min_lr and no wsd; mcore, megatron-lm and bridge have"

@@ -77,7 +77,7 @@ def judge(run: RunDir) -> Verdict:
     """Checks the checkpoint that ``run`` starts from.
 
     Raises:
-        RefusedInput: the run's bundle is not sound, or begins from no run beside it.
+        RefusedInput: the run's bundle was changed, or does not start from a run in the same folder.
     """
     recipe = read_bundle(run.bundle).recipe
     source = recipe.checkpoint.source
@@ -155,7 +155,7 @@ def _converted(run: RunDir, verdict: Verdict) -> Verdict:
 
 
 def _of_foreign(recipe: Recipe, parent: RunDir, its: Recipe, faults: list[str]) -> Verdict:
-    """Another engine's checkpoint has no colosseum.json: its own configuration tells which model it is of, if there is
+    """Another engine's checkpoint has no colosseum.json: its own configuration shows which model it is of, if there is
     one, else its run's recipe."""
     faults, wanted = [*faults], ModelShape.of(recipe)
     engine = engine_of(its.engine)

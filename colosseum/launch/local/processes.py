@@ -17,7 +17,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from colosseum import owner
-from colosseum.errors import EnvironmentFault, RefusedInput
+from colosseum.errors import INSTALL_TRAIN, EnvironmentFault, RefusedInput
 from colosseum.launch.local import run_processes
 from colosseum.launch.schedulers.base import JobState, Say, Show, Submission
 from colosseum.reading import MAX_LINE, Unreadable, open_regular
@@ -65,7 +65,7 @@ def require_packages() -> None:
     absent = [name for name in ("torch", "megatron") if importlib.util.find_spec(name) is None]
     if absent:
         raise EnvironmentFault(
-            f"training needs {' and '.join(absent)}; not installed in {sys.executable}: pip install 'colosseum[train]'"
+            f"training needs {' and '.join(absent)}; not installed in {sys.executable}; {INSTALL_TRAIN}"
         )
 
 

@@ -55,7 +55,7 @@ def resume(run: RunDir, recipe: Recipe, scheduler: Scheduler) -> Submission:
 
 
 def requeue(run: RunDir, say: Say, *, typed_unix_s: float = math.inf) -> Requeued:
-    """Starts a run again: one that runs saves first; in a queue it goes on under its job id.
+    """Starts a run again: one that runs saves first; in a queue it keeps its job id.
 
     Args:
         typed_unix_s: when the command was typed: what another one has started since is left alone.

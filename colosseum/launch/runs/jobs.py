@@ -278,7 +278,7 @@ def _of_process(submission: Submission, holder: Owner | None, runs: bool) -> Job
 
 
 def _its_own(run: RunDir, state: JobState) -> JobState:
-    """A job of that id that works in another folder is not the run's: Slurm began to count anew, or the id is a lie."""
+    """A job of that id in another folder is not the run's: Slurm restarted its job numbers, or the record is wrong."""
     if not state.folder:
         return state
     folder, index = Path(state.folder), state.job_id.partition("_")[2]

@@ -74,7 +74,7 @@ class Scheduler(Protocol):
 
 @runtime_checkable
 class Queue(Scheduler, Protocol):
-    """Jobs wait for their turn and for one another, and go on after the command that submitted them has ended."""
+    """Jobs wait for resources and for one another, and continue after the command that submitted them has ended."""
 
     def cancel(self, job_id: str) -> None:
         """Ends a job; its ranks may save within ``grace_s``, what was not saved is lost."""
@@ -134,7 +134,7 @@ class Foreground(Scheduler, Protocol):
         """The run's processes save and leave; those that have not after ``margin_s`` seconds are killed.
 
         Args:
-            say: is told what is waited for, and how long.
+            say: receives a line about what is waited for, and how long.
 
         Returns:
             True if none had to be killed.

@@ -160,7 +160,7 @@ def full_recipe(recipe: Recipe, base: Path) -> Recipe:
 
 
 def identity(recipe: Recipe) -> str:
-    """Hash of what a rehearsal proves: the recipe but for the checkpoint it begins from."""
+    """Hash of what a rehearsal proves: the recipe except for the checkpoint it starts from."""
     return recipe_hash(recipe.starting_from(Fresh()))
 
 

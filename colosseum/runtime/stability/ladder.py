@@ -193,4 +193,4 @@ def _reason(measured: Measured, wider: str) -> str:
     what = "gradient norm" if math.isfinite(measured.loss) else "loss"
     samples = f"samples {measured.first_sample} to {measured.last_sample}"
     reason = f"the {what} of step {measured.step} is not finite ({samples}); {measured.where}"
-    return reason + (f"; go on from an earlier step with wider precision: --from RUN@STEP {wider}" if wider else "")
+    return reason + (f"; resume from an earlier step with wider precision: --from RUN@STEP {wider}" if wider else "")

@@ -62,12 +62,12 @@ class CollapseWatch:
 
     def __init__(self) -> None:
         self._window: deque[dict[str, float]] = deque(maxlen=2 * WINDOW)
-        self._told = False
+        self._reported = False
 
     def update(self, metrics: dict[str, float]) -> Event | None:
         """The event, once."""
         self._window.append(metrics)
-        if self._told or len(self._window) < 2 * WINDOW:
+        if self._reported or len(self._window) < 2 * WINDOW:
             return None
         steps = list(self._window)
 
@@ -78,7 +78,7 @@ class CollapseWatch:
         margin, margin_now = means("margin")
         if not (chosen_now < chosen and chosen_now < 0 and rejected_now < rejected and margin_now > margin):
             return None
-        self._told = True
+        self._reported = True
         fields = {"reward_chosen": chosen_now, "reward_rejected": rejected_now, "margin": margin_now}
         reason = "log-probabilities of chosen and rejected responses both decrease while the margin grows"
         return Event(kind="preference_collapse", fields={**fields, "reason": reason})
