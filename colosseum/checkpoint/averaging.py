@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Sequence
-from importlib import metadata as packages
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from colosseum.checkpoint import folders
 from colosseum.checkpoint.adapters import SUFFIX, MergedTensors
 from colosseum.checkpoint.hf.description import copy_description
 from colosseum.checkpoint.hf.origin import origin_of
-from colosseum.checkpoint.metadata import CHECKPOINT_SCHEMA, CheckpointMetadata, Layout, Origin
+from colosseum.checkpoint.metadata import CheckpointMetadata, Origin
 from colosseum.checkpoint.torchdist import Tensors, read_index
 from colosseum.errors import Fault, RefusedInput
 from colosseum.rundir import CHECKPOINT_MARK
@@ -118,23 +117,12 @@ def _metadata(
         source_hash=hashlib.sha256("".join(marks).encode()).hexdigest(),
         settings={"sources": list(names), "source_hashes": list(marks), "weights": list(shares)},
     )
-    return CheckpointMetadata(
-        schema=CHECKPOINT_SCHEMA,
-        step=0,
-        consumed_samples=0,
-        consumed_tokens=max(metadata.consumed_tokens for metadata in found),
-        layout=Layout(tp=1, pp=1, vpp=1, cp=1, dp=1),
-        model=found[0].model,
-        dtype=dtype,
-        fp8="none",
-        sharded_optimizer=False,
-        has_optimizer=False,
-        tokens_by_source={},
-        sample_order="",
-        recipe_hash="",
+    return CheckpointMetadata.of_weights(
+        found[0].model,
+        dtype,
         run_id=f"average:{names[0]}",
-        versions={name: packages.version(name) for name in ("colosseum", "torch")},
-        save_time_s=round(seconds, 3),
-        files={},
+        packages=("colosseum", "torch"),
+        save_time_s=seconds,
+        consumed_tokens=max(metadata.consumed_tokens for metadata in found),
         origin=origin,
     )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from importlib import metadata as packages
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import torch
 from pydantic import ValidationError
 
 from colosseum.checkpoint.hf.facts import NAME, ModelFacts
-from colosseum.checkpoint.metadata import CHECKPOINT_SCHEMA, CheckpointMetadata, Layout, ModelShape
+from colosseum.checkpoint.metadata import CheckpointMetadata, ModelShape
 from colosseum.checkpoint.partial import folder_continued, key_of
 from colosseum.checkpoint.torchdist import Index, Tensors
 from colosseum.checkpoint.weights import TABLES, weights_of
@@ -129,25 +128,9 @@ def _padded(table: torch.Tensor, model: Model) -> torch.Tensor:
 
 
 def _metadata(model: Model, dtype: str, run_id: str, seconds: float) -> CheckpointMetadata:
-    return CheckpointMetadata(
-        schema=CHECKPOINT_SCHEMA,
-        step=0,
-        consumed_samples=0,
-        consumed_tokens=0,
-        layout=Layout(tp=1, pp=1, vpp=1, cp=1, dp=1),
-        model=ModelShape.of_model(model, model.max_position_embeddings or 1),
-        dtype=dtype,
-        fp8="none",
-        sharded_optimizer=False,
-        has_optimizer=False,
-        tokens_by_source={},
-        sample_order="",
-        recipe_hash="",
-        run_id=run_id,
-        versions={name: packages.version(name) for name in ("colosseum", "torch")},
-        save_time_s=round(seconds, 3),
-        files={},
-    )
+    shape = ModelShape.of_model(model, model.max_position_embeddings or 1)
+    packages = ("colosseum", "torch")
+    return CheckpointMetadata.of_weights(shape, dtype, run_id=run_id, packages=packages, save_time_s=seconds)
 
 
 def model_from(values: Mapping[str, Any], where: str) -> Model:

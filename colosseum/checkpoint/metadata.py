@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from importlib.metadata import version
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
@@ -185,3 +187,41 @@ class CheckpointMetadata(Part):
     """False = weights only."""
     origin: Origin | None = None
     """None = training wrote it."""
+
+    @classmethod
+    def of_weights(
+        cls,
+        model: ModelShape,
+        dtype: str,
+        *,
+        run_id: str,
+        packages: Sequence[str],
+        save_time_s: float,
+        consumed_tokens: int = 0,
+        origin: Origin | None = None,
+    ) -> CheckpointMetadata:
+        """Weights alone, unsharded, that a command wrote: nothing of a run's state, no files yet.
+
+        Args:
+            packages: those whose versions matter to what was written.
+        """
+        return cls(
+            schema=CHECKPOINT_SCHEMA,
+            step=0,
+            consumed_samples=0,
+            consumed_tokens=consumed_tokens,
+            layout=Layout(tp=1, pp=1, vpp=1, cp=1, dp=1),
+            model=model,
+            dtype=dtype,
+            fp8="none",
+            sharded_optimizer=False,
+            has_optimizer=False,
+            tokens_by_source={},
+            sample_order="",
+            recipe_hash="",
+            run_id=run_id,
+            versions={name: version(name) for name in packages},
+            save_time_s=round(save_time_s, 3),
+            files={},
+            origin=origin,
+        )

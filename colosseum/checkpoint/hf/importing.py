@@ -9,7 +9,6 @@ import json
 import shutil
 import time
 from collections.abc import Callable
-from importlib import metadata as packages
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from colosseum.checkpoint.hf import facts
 from colosseum.checkpoint.hf.mapping import Part
 from colosseum.checkpoint.hf.source import GENERATION, TOKENIZER_FILES, HfModel, opened, read_folder
 from colosseum.checkpoint.hf.tensors import joined, shape_of
-from colosseum.checkpoint.metadata import CHECKPOINT_SCHEMA, CheckpointMetadata, Layout, ModelShape
+from colosseum.checkpoint.metadata import CheckpointMetadata, ModelShape
 from colosseum.checkpoint.partial import folder_continued, key_of
 from colosseum.checkpoint.writing import DTYPES, FILE_BYTES, Progress, Writer, finish, make_room
 from colosseum.recipe.schema import Tokenizer
@@ -100,22 +99,7 @@ def _name(source: HfModel) -> str:
 
 
 def _metadata(source: HfModel, dtype: str, seconds: float) -> CheckpointMetadata:
-    return CheckpointMetadata(
-        schema=CHECKPOINT_SCHEMA,
-        step=0,
-        consumed_samples=0,
-        consumed_tokens=0,
-        layout=Layout(tp=1, pp=1, vpp=1, cp=1, dp=1),
-        model=ModelShape.of_model(source.model, source.model.max_position_embeddings or 1),
-        dtype=dtype,
-        fp8="none",
-        sharded_optimizer=False,
-        has_optimizer=False,
-        tokens_by_source={},
-        sample_order="",
-        recipe_hash="",
-        run_id=f"hf:{_name(source)}",
-        versions={name: packages.version(name) for name in ("colosseum", "torch", "safetensors")},
-        save_time_s=round(seconds, 3),
-        files={},
-    )
+    shape = ModelShape.of_model(source.model, source.model.max_position_embeddings or 1)
+    packages = ("colosseum", "torch", "safetensors")
+    run_id = f"hf:{_name(source)}"
+    return CheckpointMetadata.of_weights(shape, dtype, run_id=run_id, packages=packages, save_time_s=seconds)
