@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Annotated, Any
 
 import typer
@@ -50,10 +51,21 @@ def split_words(words: list[str] | None) -> tuple[str | None, list[str]]:
             recipe = word
         else:
             rule = f"{word!r} is not an override (KEY=VALUE or ~KEY), and {recipe!r} is already the recipe"
-            faults.append(Fault(path="", value=word, rule=rule, where="command line"))
+            faults.append(
+                Fault(path="", value=word, rule=rule, nearest=_joined(list(words or ())), where="command line")
+            )
+            break
     if faults:
         raise RefusedInput(faults)
     return recipe, overrides
+
+
+def _joined(words: list[str]) -> tuple[str, ...]:
+    """``optimizer.lr=1e-4`` for a field that was typed with a blank before its value."""
+    from colosseum.recipe.describe import catalogue
+
+    known = catalogue()
+    return tuple(f"{key}={value}" for key, value in pairwise(words) if key in known and "=" not in value)
 
 
 def recipe_and_overrides(words: list[str]) -> tuple[str, list[str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import sys
 import tempfile
 import traceback
@@ -82,9 +83,27 @@ def _usage(error: typer.TyperException, as_json: bool) -> int:
             sys.stderr.write(f"{text}\n")
         return RefusedInput.exit_code
     rule = error.format_message()
-    if context is not None:
+    if hint := _hint(error):
+        rule += f" {hint}"
+    elif context is not None:
         rule += f" (see `{context.command_path} --help`)"
     return _show(RefusedInput([Fault(path="", value=None, rule=rule, where="")]), as_json)
+
+
+def _hint(error: typer.TyperException) -> str:
+    """What was meant by a word that is no command, or by a field that was written like an option."""
+    from colosseum.recipe.describe import catalogue
+    from colosseum.recipe.tasks import TASKS, command
+
+    word = re.search(r"'(.+?)'|No such option: (\S+)", error.format_message())
+    name = (word[1] or word[2]).lstrip("-").replace("-", "_") if word else ""
+    if type(error).__name__ == "UsageError" and name in TASKS:
+        return f"Use `{command(name)}`."
+    if type(error).__name__ == "NoSuchOption":
+        fields = [path for path in catalogue() if path == name or path.endswith(f".{name}")]
+        if fields:
+            return f"A recipe's field is set without dashes: {fields[0]}=VALUE."
+    return ""
 
 
 def _bug(error: BaseException, as_json: bool) -> int:

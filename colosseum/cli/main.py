@@ -20,6 +20,7 @@ from colosseum.cli import failures
 from colosseum.errors import EnvironmentFault, Fault, RefusedInput
 from colosseum.terminal import is_text
 
+HELP_OPTIONS = ["--help", "-h"]
 RECIPES, RUNS, MACHINES, DATA = "Recipes", "Runs", "Machines", "Data"
 
 
@@ -111,11 +112,18 @@ def _as_written(command: Any) -> None:
     for parameter in command.params:
         if text := getattr(parameter, "help", None):
             parameter.help = text.replace("[", "\\[")
+    command.context_settings["help_option_names"] = HELP_OPTIONS
     for child in getattr(command, "commands", {}).values():
         _as_written(child)
 
 
-app = typer.Typer(cls=LazyGroup, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False)
+app = typer.Typer(
+    cls=LazyGroup,
+    context_settings={"help_option_names": HELP_OPTIONS},
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
 
 
 def _version(wanted: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 
 from pydantic import ValidationError
@@ -20,6 +21,9 @@ def check(data: dict[str, Any], provenance: Provenance, faults: list[Fault]) -> 
     """
     from colosseum.recipe import rules  # imported here: listing recipes and clusters needs no rules
 
+    if not data.keys() - {"cluster"}:
+        rule = "the recipe is empty; begin it with a defaults list, such as `defaults: [debug/cpt-4k-bf16, _self_]`"
+        raise RefusedInput([*faults, Fault(path="", value=None, rule=rule)])
     faults = [*faults, *_by_python_name(data, provenance), *_missing_values(data, provenance)]
     dropped = {fault.path for fault in faults}
     recipe = whole = None
@@ -40,7 +44,7 @@ def check(data: dict[str, Any], provenance: Provenance, faults: list[Fault]) -> 
         rest = [
             f
             for f in [*rules.faults(recipe), *secret_faults(recipe)]
-            if not any(_is_inside(f.path, path) for path in dropped if path)
+            if not any(_is_inside(f.path, path) or _mentions(f.rule, path) for path in dropped if path)
         ]
         if not faults and not rest:
             return recipe
@@ -86,6 +90,11 @@ def _drop(data: Any, path: list[str]) -> None:
         data = data.get(part) if isinstance(data, dict) else None
     if isinstance(data, dict):
         data.pop(path[-1], None)
+
+
+def _mentions(rule: str, path: str) -> bool:
+    """Whether a rule compares with a field, which it then names."""
+    return re.search(rf"(?<![\w.]){re.escape(path)}(?![\w.])", rule) is not None
 
 
 def _is_inside(path: str, dropped: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import yaml
@@ -57,7 +57,13 @@ class FieldDoc:
 
 def catalogue() -> dict[str, FieldDoc]:
     """All fields by dotted path, in the schema's order; a field that several tasks share is listed once."""
-    return {doc.path: doc for doc in _fields(Recipe, "")}
+    found: dict[str, FieldDoc] = {}
+    for doc in _fields(Recipe, ""):
+        if (before := found.get(doc.path)) is not None:
+            legal = dict.fromkeys([*before.legal.split(" | "), *doc.legal.split(" | ")])
+            doc = replace(doc, legal=" | ".join(legal))
+        found[doc.path] = doc
+    return found
 
 
 def plain(value: Any) -> Any:

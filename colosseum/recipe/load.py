@@ -6,6 +6,8 @@ read by ``scan.py`` as data with size limits, so no ``_target_``, resolver, sear
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -90,15 +92,18 @@ def _load(name: str, overrides: Sequence[str], cluster: str | None) -> Loaded:
         places["cluster"] = COMMAND_LINE if chosen or cluster else f"${CLUSTER_VARIABLE}"
     repository = _Repository(_search_path(name), _user_file(name))
     data, provenance = _compose(repository, _config_name(name, repository), choices, places, faults)
-    _apply(words, data, provenance, faults)
+    notes = _apply(words, data, provenance, faults)
     faults += [
         with_location(fault, provenance) for fault in resolve_references(data, lambda path: default_of(path, data))
     ]
-    recipe = check(data, provenance, faults)
+    try:
+        recipe = check(data, provenance, faults)
+    except RefusedInput as refused:
+        raise RefusedInput([_as_typed(f, words.typed) for f in refused.faults], subject=refused.subject) from None
     origins = provenance.origins()
     if ineffective := _ineffective_image(recipe, origins):
         raise RefusedInput([ineffective])
-    return Loaded(recipe=recipe, origins=origins, warnings=tuple(repository.warnings))
+    return Loaded(recipe=recipe, origins=origins, warnings=(*repository.warnings, *notes))
 
 
 def _ineffective_image(recipe: Recipe, origins: Mapping[str, tuple[Setting, ...]]) -> Fault | None:
@@ -416,7 +421,17 @@ def _defaults_list(repository: _Repository, config: str, picks: list[Override]) 
         ) from None
 
 
-def _apply(words: Overrides, data: dict[str, Any], provenance: Provenance, faults: list[Fault]) -> None:
+def _as_typed(fault: Fault, typed: Mapping[str, str]) -> Fault:
+    """The fault with the text from the command line, not with the number that YAML reads from it."""
+    if fault.where != COMMAND_LINE or typed.get(fault.path) in (None, str(fault.value)):
+        return fault
+    return dataclasses.replace(fault, value=typed[fault.path])
+
+
+def _apply(words: Overrides, data: dict[str, Any], provenance: Provenance, faults: list[Fault]) -> list[str]:
+    """Applies the command line; returns notes on what follows from it."""
+    before = data.get("optimizer")
+    lr, min_lr = (before.get(name) if isinstance(before, dict) else None for name in ("lr", "min_lr"))
     for path, value in words.changes:
         try:
             change(data, path, value)
@@ -427,3 +442,26 @@ def _apply(words: Overrides, data: dict[str, Any], provenance: Provenance, fault
             provenance.forget(path)
         else:
             provenance.record(path, value, COMMAND_LINE)
+    paths = [".".join(path) for path, _ in words.changes]
+    if "optimizer.lr" not in paths or {"optimizer", "optimizer.min_lr"} & {*paths}:
+        return []
+    return _keep_ratio(lr, min_lr, data["optimizer"], provenance)
+
+
+def _keep_ratio(lr: Any, min_lr: Any, optimizer: dict[str, Any], provenance: Provenance) -> list[str]:
+    """Scales ``min_lr`` with an ``lr`` that was set alone: a schedule that ends at a tenth of its peak still does.
+
+    Args:
+        lr: of the recipe's files, as is ``min_lr``.
+    """
+    old, floor, new = (_number(value) for value in (lr, min_lr, optimizer.get("lr")))
+    if old is None or floor is None or new is None or not 0 < floor <= old or not 0 < new < math.inf or new == old:
+        return []
+    optimizer["min_lr"] = float(f"{floor / old * new:.6g}")
+    provenance.record(("optimizer", "min_lr"), optimizer["min_lr"], f"{COMMAND_LINE} (ratio to lr)")
+    ratio = f"its ratio to optimizer.lr, {floor / old:.3g}"
+    return [f"optimizer.min_lr = {optimizer['min_lr']:g} keeps {ratio}; set it as well to choose another value"]
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

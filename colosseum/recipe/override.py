@@ -26,6 +26,8 @@ class Overrides:
     """group -> name of the chosen file."""
     changes: tuple[tuple[tuple[str, ...], Any], ...]
     """(path, value) in order; ``DEFAULT`` resets the path to its default."""
+    typed: dict[str, str]
+    """Dotted path -> its value as it was typed, where YAML makes something else of it, such as a number."""
 
 
 class _Default:
@@ -40,6 +42,7 @@ def parse_overrides(words: Sequence[str]) -> tuple[Overrides, list[Fault]]:
     choices: dict[str, str] = {}
     changes: list[tuple[tuple[str, ...], Any]] = []
     faults: list[Fault] = []
+    typed: dict[str, str] = {}
     for word in words:
         try:
             key, value = _parse_override(word)
@@ -50,7 +53,9 @@ def parse_overrides(words: Sequence[str]) -> tuple[Overrides, list[Fault]]:
             choices[key] = str(value)
         else:
             changes.append((tuple(key.split(".")), value))
-    return Overrides(choices=choices, changes=tuple(changes)), faults
+            if isinstance(value, int | float):
+                typed[key] = word.partition("=")[2].strip()
+    return Overrides(choices=choices, changes=tuple(changes), typed=typed), faults
 
 
 def _parse_override(word: str) -> tuple[str, Any]:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from colosseum.errors import Fault
 from colosseum.recipe import base, schema, walk
+from colosseum.recipe.describe import catalogue
 from colosseum.recipe.override import nearest
 from colosseum.recipe.source import Source
 from colosseum.recipe.tasks import TASKS
@@ -23,6 +24,23 @@ QUOTE_NUMBER = "YAML reads it as a number: put it in quotes"
 DURATION_AS_INT = "YAML reads 24:00:00 as an integer: write a duration with a unit, such as 24h, 90m or 1-00:00:00"
 MAX_FAULTS = 100
 _MOE = ("moe", "expert", "router")
+
+
+_SYNONYMS = {
+    "learning_rate": "optimizer.lr",
+    "min_learning_rate": "optimizer.min_lr",
+    "global_batch_size": "batch.gbs",
+    "batch_size": "batch.gbs",
+    "micro_batch_size": "batch.mbs",
+    "sequence_length": "batch.seq_length",
+    "seq_len": "batch.seq_length",
+    "max_steps": "train.steps",
+    "train_iters": "train.steps",
+    "tensor_model_parallel_size": "parallelism.tp",
+    "pipeline_model_parallel_size": "parallelism.pp",
+    "context_parallel_size": "parallelism.cp",
+}
+"""What other tools call a field."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,13 +217,20 @@ def _rule(item: Any, path: Path_, data: Any) -> tuple[str, tuple[Any, ...]]:
     if kind == "extra_forbidden":
         if path[0] == "model" and any(word in path[-1].lower() for word in _MOE):
             return "unknown key: MoE models are out of scope, a model is dense", ()
-        return "unknown key", nearest(path[-1], fields_of(path[:-1], data) or ())
+        return "unknown key", _meant(path, data)
     if kind == "union_tag_invalid":
         return "must be cpt, sft or dpo", nearest(str(shown(context.get("tag"))), TASKS)
     if kind == "literal_error":
         return rule_of(item), nearest(str(shown(value)), _literals(path, data))
     bounds = tuple(context[key] for key in ("ge", "le") if key in context)
     return rule_of(item), bounds or tuple(context.get("nearest", ()))
+
+
+def _meant(path: Path_, data: Any) -> tuple[str, ...]:
+    """What an unknown key may mean: a field of that name in another section, or one of a similar name in its own."""
+    name = _SYNONYMS.get(path[-1], path[-1])
+    elsewhere = [known for known in catalogue() if known == name or known.endswith(f".{name}")]
+    return tuple(elsewhere[:3]) or nearest(path[-1], fields_of(path[:-1], data) or ())
 
 
 def _literals(path: Path_, data: Any) -> tuple[str, ...]:
