@@ -16,6 +16,7 @@ from colosseum.planning.constants import Calibration, calibration_for
 from colosseum.planning.nearmiss import NearMisses, near_misses
 from colosseum.planning.plan import Plan
 from colosseum.planning.resolve import alternatives, free_layout, resolve
+from colosseum.recipe import rules
 from colosseum.recipe.load import load
 from colosseum.recipe.schema import Recipe
 from colosseum.terminal import is_text
@@ -39,9 +40,24 @@ class PlanRequest:
 
     def recipe(self) -> tuple[Recipe, tuple[str, ...]]:
         """The recipe and its warnings."""
-        loaded = load(self.name, self.overrides, cluster=self.cluster)
-        recipe = free_layout(loaded.recipe) if self.free else loaded.recipe
-        return engine_of(recipe.engine).pinned(recipe), (*loaded.warnings, *image_warnings(recipe))
+        recipe, warnings = self._loaded()
+        return engine_of(recipe.engine).pinned(recipe), (*warnings, *image_warnings(recipe))
+
+    def _loaded(self) -> tuple[Recipe, tuple[str, ...]]:
+        """The recipe as its file has it; ``free``: without its layout, which then need not be legal."""
+        try:
+            loaded = load(self.name, self.overrides, cluster=self.cluster)
+        except RefusedInput as refused:
+            if not self.free or not isinstance(refused.subject, Recipe):
+                raise
+            broken = {fault.rule for fault in rules.faults(refused.subject)}
+            if any(fault.rule not in broken for fault in refused.faults):  # more than the recipe's own rules
+                raise
+            recipe = free_layout(refused.subject)
+            if faults := rules.faults(recipe):
+                raise RefusedInput(faults, subject=recipe) from None
+            return recipe, ()
+        return free_layout(loaded.recipe) if self.free else loaded.recipe, loaded.warnings
 
     def solve(self, recipe: Recipe) -> Plan:
         """The plan; where the recipe leaves nothing open, with the layouts it rules out."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -113,7 +114,7 @@ def plan_report(shown: str, recipe: Recipe, plan: Plan) -> Group:
     verdict = "fits" if plan.fits else "does NOT fit"
     made = [] if plan.calibration is None else [f"calibration {plan.calibration.name} ({plan.calibration.hash[:12]})"]
     return Group(
-        facts([*heading_rows(shown, recipe, plan), ("verdict", verdict)]),
+        facts([*heading_rows(shown, recipe, plan), *_model_rows(recipe, plan.layout), ("verdict", verdict)]),
         *(_memory(plan.memory) if plan.memory is not None else ()),
         *_time(recipe, plan),
         *_disk(recipe, plan),
@@ -121,6 +122,24 @@ def plan_report(shown: str, recipe: Recipe, plan: Plan) -> Group:
         *_notes("Advice", plan.advice),
         *_notes("Assumed", [*made, *plan.assumptions]),
     )
+
+
+def _model_rows(recipe: Recipe, layout: Layout) -> Rows:
+    """How layers and vocabulary are divided: layers by pipeline stage, rows of the embedding after padding."""
+    model, rows = recipe.model, []
+    ends = layout.first_stage_layers, layout.last_stage_layers
+    embedding = layout.account_for_embedding_in_pipeline_split
+    loss = layout.account_for_loss_in_pipeline_split
+    stages = derived.stage_layers(model.num_layers, layout.pp, ends, embedding=embedding, loss=loss)
+    if layout.pp > 1 and stages is not None:
+        every = (stages[0], *stages[1:-1] * (layout.pp - 2), stages[-1])  # an interior rank stands for all of them
+        groups = [(n, len(list(same))) for n, same in groupby(every)]
+        text = ", ".join(str(n) if count == 1 else f"{count} x {n}" for n, count in groups)
+        rows.append(("stages", f"{text} layers"))
+    padded = model.padded_vocab(layout.tp)
+    added = padded - model.vocab_size
+    rows.append(("vocabulary", f"{padded:,} rows" + (f", {added:,} of them padding" if added else "")))
+    return rows
 
 
 def _title(text: str) -> Text:

@@ -70,7 +70,12 @@ def layers_fill_stages(facts: Facts) -> Iterator[Finding]:
         return
     extra = int(embedding) + int(loss)
     counted = f"model.num_layers = {layers}" + (f" + {extra} for embedding and loss" if extra else "")
-    yield Finding("parallelism.pp", f"must divide {counted}", divisors(layers + extra, pp))
+    both = layers + 2
+    rule = f"must divide {counted}"
+    if extra < 2 and both % pp == 0 and both >= pp:
+        names = "account_for_embedding_in_pipeline_split and account_for_loss_in_pipeline_split"
+        rule += f"; with parallelism.{names} the stages are even: {both} = {pp} x {both // pp}"
+    yield Finding("parallelism.pp", rule, divisors(layers + extra, pp))
 
 
 def _uneven_stages(facts: Facts) -> Iterator[Finding]:
