@@ -70,6 +70,13 @@ VERBS = (
         MACHINES,
     ),
     Verb("cluster", "colosseum.cli.cluster:app", "List and check clusters.", MACHINES),
+    Verb(
+        "preflight",
+        "colosseum.cli.preflight:preflight",
+        "Check this machine's health, as Slurm's Prolog can.",
+        MACHINES,
+    ),
+    Verb("nodes", "colosseum.cli.nodes:nodes", "Show the nodes' checks and propose which to exclude.", MACHINES),
     Verb("generate", "colosseum.cli.generate:generate", "Generate responses to prompts, or chat.", DATA),
     Verb("fp8", "colosseum.cli.fp8:app", "See what FP8 would lose of a model, by layer.", DATA),
     Verb("checkpoint", "colosseum.cli.checkpoint:app", "Inspect, grow, average, copy and convert checkpoints.", DATA),

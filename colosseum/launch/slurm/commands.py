@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from colosseum.errors import EnvironmentFault, RefusedInput, RunFailed
+from colosseum.health.exclude import excluded
 from colosseum.launch.schedulers.base import JobState, Submission
 from colosseum.launch.slurm import answers
 from colosseum.launch.stopwatch import part
@@ -84,7 +85,8 @@ class SlurmScheduler:
         """``sbatch``, once other jobs have succeeded."""
         # Slurm opens the log before the script runs: without the folder the job fails and says nothing.
         run.logs.mkdir(parents=True, exist_ok=True)
-        argv = _sbatch(run.root, JOB_SCRIPT, "--parsable", f"--job-name={run.root.resolve().name}", *_after(after))
+        name = f"--job-name={run.root.resolve().name}"
+        argv = _sbatch(run.root, JOB_SCRIPT, "--parsable", name, *_excluded(run.root, JOB_SCRIPT), *_after(after))
         job_id = self._submit(argv)
         return Submission(scheduler="slurm", job_id=job_id, argv=tuple(argv), time_unix_s=time.time())
 
@@ -92,7 +94,7 @@ class SlurmScheduler:
         """One job array, once ``--test-only`` has passed."""
         array = self.array_option(count, at_once)
         self._check(_sbatch(folder, script, "--test-only", array))
-        argv = _sbatch(folder, script, "--parsable", array)
+        argv = _sbatch(folder, script, "--parsable", array, *_excluded(folder, script))
         job_id, now = self._submit(argv), time.time()
         return [
             Submission(scheduler="slurm", job_id=f"{job_id}_{i}", argv=tuple(argv), time_unix_s=now)
@@ -205,6 +207,15 @@ class SlurmScheduler:
 def _after(jobs: Sequence[str]) -> list[str]:
     """Starts once these have succeeded; a job that can never start is cancelled instead of waiting forever."""
     return [f"--dependency=afterok:{':'.join(jobs)}", "--kill-on-invalid-dep=yes"] if jobs else []
+
+
+def _excluded(folder: Path, script: str) -> list[str]:
+    """Nodes of the list beside the run folders, with the script's own: the command line's list replaces that."""
+    listed = excluded(folder.resolve().parent)
+    if not listed:
+        return []
+    own = re.findall(r"^#SBATCH --exclude=(\S+)", (folder / script).read_text(), re.MULTILINE)
+    return [f"--exclude={','.join([*own, *listed])}"]
 
 
 def _sbatch(folder: Path, script: str, *options: str) -> list[str]:
