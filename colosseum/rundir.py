@@ -106,6 +106,11 @@ class RunDir:
         return self.root / "converted"
 
     @property
+    def continued(self) -> Path:
+        """Links to another run's checkpoint, and its counters at 0: a foreign engine loads an optimizer from there."""
+        return self.root / "continued"
+
+    @property
     def gate(self) -> Path:
         """What the hand-over from the stage before found (`launch/campaigns/gate.py`)."""
         return self.root / "gate.json"

@@ -76,17 +76,14 @@ ENGINE_FILES = {
 
 
 def other_engines(recipe: Recipe) -> Mapping[str, bytes]:
-    """What every other engine makes of the recipe, or its refusal.
-
-    What most refuse is put aside: optimizer states of another run.
-    """
+    """What every other engine makes of the recipe, or its refusal."""
     if recipe.hardware.kind != "gpu":
         return {}
     found = {}
     for name, file in ENGINE_FILES.items():
         if name == recipe.engine:
             continue
-        other = resolved(replaced(replaced(recipe, "engine", name), "checkpoint.load", ("weights",)))
+        other = resolved(replaced(recipe, "engine", name))
         engine = engine_of(name)
         if faults := engine.faults(other):
             found[f"engines/{name}.refused.txt"] = "".join(f"{fault.sentence()}\n" for fault in faults).encode()

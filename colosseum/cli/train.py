@@ -63,6 +63,10 @@ AtOnce = Annotated[
         help="Number of runs of a --sweep at the same time. Default: no limit on Slurm; 1 on this machine.",
     ),
 ]
+Strict = Annotated[
+    bool,
+    typer.Option("--strict", help="Refuse what the engine would leave out of the recipe, instead of a warning."),
+]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print on stderr how long each part took.")]
 
 RehearseFirst = Annotated[
@@ -93,6 +97,7 @@ def command_of(kind: str) -> Callable[..., None]:
         rehearse_first: RehearseFirst = False,
         sweep: Sweep = None,
         at_once: AtOnce = None,
+        strict: Strict = False,
         verbose: Verbose = False,
         runs: Runs = None,
         as_json: Json = False,
@@ -107,6 +112,7 @@ def command_of(kind: str) -> Callable[..., None]:
             source=source,
             cluster=cluster,
             runs=runs,
+            strict=strict,
         )
         start_reading(verbose)
         if sweep:

@@ -108,6 +108,11 @@ class Engine(Protocol):
         """What it does otherwise than the recipe says, where that changes no number: one sentence each."""
         return []
 
+    def drops(self, recipe: Recipe) -> list[Fault]:
+        """What it leaves out of the recipe that changes the training, with the consequence: a warning, or a refusal
+        with ``--strict``."""
+        return []
+
     def render(self, recipe: Recipe, plan: Plan) -> EngineLaunch:
         """Files and command of a resolved recipe."""
         ...

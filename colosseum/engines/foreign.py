@@ -37,6 +37,8 @@ class Command:
     first: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     checkpoints: Mapping[str, str | None]
+    continues: Mapping[str, Any] | None = None
+    """What ``continue_from.py`` is told; None = the run loads no optimizer of another."""
 
 
 def launch(recipe: Recipe, command: Command, files: Mapping[str, bytes] | None = None) -> EngineLaunch:
@@ -57,6 +59,7 @@ def launch(recipe: Recipe, command: Command, files: Mapping[str, bytes] | None =
         "first_step": command.first_step,
         "stop_at_nan": recipe.stability.mode == "act",
         "checkpoints": command.checkpoints,
+        "continues": command.continues,
         "names": {
             "attempts": RUN.attempts.name,
             "metrics": RUN.metrics.name,
@@ -65,8 +68,9 @@ def launch(recipe: Recipe, command: Command, files: Mapping[str, bytes] | None =
             "tracker": LATEST_FILE,
         },
     }
-    start = resources.files("colosseum.engines").joinpath("start.py").read_bytes()
-    written = {"start.py": start, "command.json": (json.dumps(text, indent=2) + "\n").encode(), **(files or {})}
+    programs = ["start.py"] if command.continues is None else ["start.py", "continue_from.py"]
+    copies = {name: resources.files("colosseum.engines").joinpath(name).read_bytes() for name in programs}
+    written = {**copies, "command.json": (json.dumps(text, indent=2) + "\n").encode(), **(files or {})}
     # -I: neither the run folder nor bundle/engine/ is in Python's path (an engine's image may have no -P).
     return EngineLaunch(files=written, argv=("python", "-I", "bundle/engine/start.py"))
 
@@ -113,16 +117,12 @@ class Refusals:
         if not holds:
             self.add(path, value, rule, *nearest)
 
-    def unless_weights_alone(self, recipe: Recipe) -> None:
-        """Of an engine that loads nothing else of another run's checkpoint."""
+    def unless_loadable(self, recipe: Recipe) -> None:
+        """Of an engine on megatron-core's checkpoints: the weights, or with them the optimizer and more."""
         checkpoint = recipe.checkpoint
-        self.unless(
-            checkpoint.source == Fresh() or checkpoint.load == ("weights",),
-            "checkpoint.load",
-            list(checkpoint.load),
-            "starts from another run's weights only; mcore loads optimizer, data and rng too",
-            ["weights"],
-        )
+        rule = "loads data and rng of another run only with its optimizer; mcore also without"
+        fits = checkpoint.source == Fresh() or set(checkpoint.load) == {"weights"} or loads_optimizer(recipe)
+        self.unless(fits, "checkpoint.load", list(checkpoint.load), rule, ["weights"], ["weights", "optimizer"])
 
 
 def common_faults(engine: str, recipe: Recipe, *, trains_lora: bool = False) -> Refusals:
@@ -211,6 +211,49 @@ def source_folder(source: Source) -> tuple[str, int | None]:
     if isinstance(source, FromRun):
         return f"../{source.run}/{RUN.checkpoints.name}", source.step
     return str(source), None
+
+
+CONTINUED = RUN.continued.name
+
+
+def loads_optimizer(recipe: Recipe) -> bool:
+    """Whether a run begins with another run's weights and optimizer."""
+    checkpoint = recipe.checkpoint
+    return checkpoint.source != Fresh() and {"weights", "optimizer"} <= set(checkpoint.load)
+
+
+def continues(recipe: Recipe) -> dict[str, Any] | None:
+    """``Command.continues`` of an engine on megatron-core's checkpoints.
+
+    Without ``data`` in ``checkpoint.load`` step, samples and schedule begin at 0.
+    """
+    if not loads_optimizer(recipe):
+        return None
+    (folder, step), opt = source_folder(recipe.checkpoint.source), recipe.optimizer
+    return {
+        "from": folder,
+        "step": step,
+        "to": CONTINUED,
+        "keep": "data" in recipe.checkpoint.load,
+        "groups": {"max_lr": opt.lr, "min_lr": opt.min_lr, "betas": [opt.beta1, opt.beta2], "eps": opt.eps},
+    }
+
+
+def without_optimizer(tool: str, recipe: Recipe) -> list[Fault]:
+    """What an engine leaves out that loads nothing but weights of another run."""
+    checkpoint, opt, warmup = recipe.checkpoint, recipe.optimizer, derived.warmup_steps(recipe)
+    if checkpoint.source == Fresh() or checkpoint.load == ("weights",):
+        return []
+    steps = round(1 / (1 - opt.beta2)) if opt.beta2 < 1 else None
+    rule = f"{tool} loads the weights only: Adam's moments begin at zero"
+    if steps is not None:
+        long_enough = "covers them" if warmup >= steps else f"should be at least {steps} then"
+        rule += (
+            f", so the first {steps} or so steps are noisy; optimizer.warmup_steps ({opt.warmup_steps}) {long_enough}"
+        )
+    more = [name for name in checkpoint.load if name in ("data", "rng")]
+    rule += f"; {', '.join(more)} of the other run are not loaded" if more else ""
+    return [Fault(path="checkpoint.load", value=list(checkpoint.load), rule=rule, nearest=(["weights"],))]
 
 
 def path_faults(recipe: Recipe, unfinished: Callable[[Path], str | None]) -> list[Fault]:

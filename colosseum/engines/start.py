@@ -20,6 +20,7 @@ only, Python 3.10 or later; of Colosseum it imports the bundle's own copies of `
                  partial batch of an epoch
     checkpoints  {folder, glob, pattern, counts}: names of checkpoints, finished unless NAME-unfinished stands beside
                  one; the group counts steps or samples; no pattern = the engine keeps the tracker file itself
+    continues    what ``continue_from.py`` is told before the first attempt; null = nothing: no optimizer is loaded
     names        of the files of a run folder
 
 Exit codes are docs/contracts.md's: 0 complete, 75 saved, 76 not to be started again, else the engine's own.
@@ -80,6 +81,13 @@ def main() -> int:
     began = saved_step(command)
     if not began:
         words += command["first"]
+        if rank == 0 and command["continues"] is not None:
+            # The other ranks' engines wait for rank 0's before they read a checkpoint.
+            problem = link_checkpoint(command, program)
+            if problem:
+                write_outcome(command, "config_error", False, problem)
+                sys.stderr.write(problem + "\n")
+                return FINAL
     env = {**command["env"], **os.environ}
     # errors=replace: a torn byte in a log must not end a training run.
     child = subprocess.Popen(
@@ -156,6 +164,18 @@ def find_program(command: dict[str, Any]) -> tuple[Path | None, str]:
             program, command["engine"], command["image"], home["variable"], home["variable"]
         )
     )
+
+
+def link_checkpoint(command: dict[str, Any], program: Path | None) -> str:
+    """Makes the folder that the engine loads another run's weights and optimizer from; or one sentence why not."""
+    checkout = [] if command["home"] is None or program is None else [str(program.parent)]
+    words = [sys.executable, "-I", str(HERE / "continue_from.py"), *checkout]
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+    if done.returncode == 0:
+        return ""
+    sys.stdout.write(done.stdout)
+    last = done.stdout.strip().rpartition("\n")[2]
+    return "cannot continue from {}: {}".format(command["continues"]["from"], last)
 
 
 def ignore_usr1() -> None:

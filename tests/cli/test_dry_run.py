@@ -166,3 +166,12 @@ def test_what_an_engine_cannot_do_is_refused_with_the_place_that_asked(cli: Cli)
     assert cli("validate", "colosseum-355b/sft", "engine=megatron-lm", "--cluster", "dgx-h100").code == 2
     assert cli("align", "sft", "--cluster", "dgx-h100", "--dry-run").code == 0
     assert cli("align", "dpo", "--cluster", "dgx-h100", "--dry-run").code == 0
+
+
+@pytest.mark.parametrize("engine", ["megatron-lm", "nemo1", "nemo2", "bridge"])
+def test_the_fp8_stage_with_each_engine_as_typed(cli: Cli, engine: str) -> None:
+    words = ("train", "cpt", "--stage", "fp8", f"engine={engine}", "--cluster", "dgx-h100", "--dry-run")
+    done, strict = cli(*words), cli(*words, "--strict")
+    assert (done.code, strict.code) == (0, 2 if engine == "nemo1" else 0)
+    assert ("Adam's moments begin at zero" in done.said) == (engine == "nemo1")
+    assert engine != "nemo1" or "checkpoint.load" in strict.err

@@ -104,7 +104,7 @@ def test_a_blend_keeps_its_weights(rendered: Rendered) -> None:
 @pytest.mark.parametrize(
     ("words", "path", "can"),
     [
-        (("checkpoint.from=run:x", "checkpoint.load=[weights, optimizer]"), "checkpoint.load", "mcore"),
+        (("checkpoint.from=run:x", "checkpoint.load=[weights, data]"), "checkpoint.load", "mcore"),
         (("stability.mode=watch",), "stability.mode", "mcore"),
         (("model.activation_func=silu", "model.gated_linear_unit=false"), "model.activation_func", "mcore"),
         (("data.record_samples=true",), "data.record_samples", "mcore"),

@@ -162,7 +162,6 @@ def test_hydra_lays_our_values_over_a_template(rendered: Rendered, tmp_path: Pat
         ("sft", (NEMO1, "checkpoint.from=none"), "checkpoint.from", "needs a checkpoint"),
         ("sft", (NEMO1, "checkpoint.async=true"), "checkpoint.async", "asynchronous"),
         ("cpt-fp8", (*CPT, "precision=fp8-tensorwise"), "precision.fp8", "nemo2"),
-        ("cpt-fp8", (NEMO1,), "checkpoint.load", "weights only"),
         ("cpt-4k-bf16", (*CPT, "precision.moments_dtype=bf16"), "precision.moments_dtype", "megatron-lm"),
         ("cpt-4k-bf16", (*CPT, "checkpoint.from=run:x@100"), "checkpoint.from", "last weights"),
         ("cpt-4k-bf16", (*CPT, "model.qk_layernorm=true"), "model.qk_layernorm", "nemo2"),

@@ -162,7 +162,21 @@ def test_a_rank_by_hand_without_an_engine_says_nothing_of_another_attempt(run: P
     assert (first.returncode, outcome(run, 1)["kind"]) == (76, "config_error")
 
 
-def plan(run: Path, **changes: int) -> None:
+def test_a_checkpoint_that_cannot_be_continued_from_ends_the_attempt(run: Path) -> None:
+    plan(run, continues={"from": "../none/checkpoints", "step": 20, "to": "continued", "keep": False, "groups": {}})
+    (run / "bundle/engine/continue_from.py").write_text("import sys\nsys.exit('no checkpoint of step 20')")
+    done = start(run, "run")
+    done.communicate(timeout=30)
+    assert (done.returncode, outcome(run)["kind"]) == (76, "config_error")
+    assert outcome(run)["reason"] == "cannot continue from ../none/checkpoints: no checkpoint of step 20"
+    (run / "checkpoints").mkdir(exist_ok=True)
+    (run / "checkpoints/latest_checkpointed_iteration.txt").write_text("2")  # its own, which it resumes from
+    again = start(run, "run")
+    again.communicate(timeout=30)
+    assert again.returncode == 0
+
+
+def plan(run: Path, **changes: Any) -> None:
     """Changes what command.json says of the run's length."""
     file = run / "bundle" / "engine" / "command.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))

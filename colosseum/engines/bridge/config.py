@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from colosseum.engines.calls import ACTIVATIONS, DTYPES, Node, call, setting
-from colosseum.engines.foreign import RUN, minutes, source_folder, total_steps
+from colosseum.engines.foreign import CONTINUED, RUN, loads_optimizer, minutes, source_folder, total_steps
 from colosseum.recipe import derived
 from colosseum.recipe.schema import Model, Recipe
 from colosseum.recipe.source import Fresh
@@ -357,7 +357,14 @@ def _checkpoint(recipe: Recipe) -> Node:
 
 
 def first_words(recipe: Recipe) -> list[str]:
-    """Words for ``calls_start.py`` of an attempt without a checkpoint of its own: where the first weights are."""
+    """Words for ``calls_start.py`` of an attempt without a checkpoint of its own: what the run begins with."""
+    if loads_optimizer(recipe):
+        return [
+            setting("config.checkpoint.load", CONTINUED),
+            setting("config.checkpoint.exit_on_missing_checkpoint", True),
+            setting("config.checkpoint.load_rng", "rng" in recipe.checkpoint.load),
+            setting("config.scheduler.override_opt_param_scheduler", True),
+        ]
     path = started_from(recipe)
     return [] if path is None else [setting("config.checkpoint.pretrained_checkpoint", path)]
 

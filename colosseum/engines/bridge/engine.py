@@ -12,7 +12,9 @@ from colosseum.engines.foreign import (
     Command,
     Refusals,
     common_faults,
+    continues,
     launch,
+    loads_optimizer,
     path_faults,
     rows_in_one_folder,
     stability_notes,
@@ -38,7 +40,7 @@ class BridgeEngine(Engine):
         cp="cpt, sft",
         releases=Releases(image=NEMO_IMAGE, first="26.08", last="26.08"),  # Bridge 0.6, megatron-core 0.19
         image=f"docker://{NEMO_IMAGE}:26.08",
-        reads="Megatron-Bridge's and Megatron-LM's torch_dist checkpoints: weights",
+        reads="Megatron-Bridge's and Megatron-LM's torch_dist checkpoints: weights, optimizer",
     )
 
     def faults(self, recipe: Recipe) -> list[Fault]:
@@ -52,7 +54,10 @@ class BridgeEngine(Engine):
         interval = recipe.precision.fp8_interval
         rule = "has no FP8 interval: Transformer Engine has ignored it since 1.8"
         found.unless(recipe.precision.fp8 == "none" or interval == 1, "precision.fp8_interval", interval, rule, 1)
-        found.unless_weights_alone(recipe)
+        found.unless_loadable(recipe)
+        rule = "begins adapters from weights only; mcore also with their optimizer"
+        adapted = recipe.lora is None or not loads_optimizer(recipe)
+        found.unless(adapted, "checkpoint.load", list(recipe.checkpoint.load), rule, ["weights"])
         if kind == "sft":
             rows_in_one_folder(recipe, found)
             _begins_from_weights(recipe, found)
@@ -77,6 +82,7 @@ class BridgeEngine(Engine):
             patterns=PATTERNS,
             scales={"step_time_s": 1e-3},
             checkpoints={"folder": RUN.checkpoints.name, "glob": None, "pattern": None, "counts": "steps"},
+            continues=continues(recipe),
         )
         return launch(recipe, command, calls.files(TREE, launch_tree(recipe)))
 

@@ -8,10 +8,13 @@ from pathlib import Path, PurePosixPath
 from colosseum.engines import megatron_checkpoints
 from colosseum.engines.base import NEMO_IMAGE, About, Engine, EngineLaunch, Releases
 from colosseum.engines.foreign import (
+    CONTINUED,
     RUN,
     Command,
     common_faults,
+    continues,
     launch,
+    loads_optimizer,
     minutes,
     path_faults,
     source_folder,
@@ -60,7 +63,7 @@ class MegatronLmEngine(Engine):
         cp="cpt",
         releases=Releases(image=NEMO_IMAGE, first="26.02", last="26.06"),  # megatron-core 0.16 to 0.18
         image=f"docker://{NEMO_IMAGE}:26.02",
-        reads="Megatron-LM's torch_dist checkpoints, weights only",
+        reads="Megatron-LM's torch_dist checkpoints: weights, optimizer",
     )
     imported_as = "megatron"
 
@@ -88,7 +91,7 @@ class MegatronLmEngine(Engine):
             "batches pipeline sends whenever it does not overlap them; mcore can switch both off",
             not overlap.p2p,
         )
-        found.unless_weights_alone(recipe)
+        found.unless_loadable(recipe)
         return found.found
 
     def notes(self, recipe: Recipe) -> list[str]:
@@ -116,6 +119,7 @@ class MegatronLmEngine(Engine):
             patterns=PATTERNS,
             scales={"step_time_s": 1e-3},
             checkpoints={"folder": RUN.checkpoints.name, "glob": None, "pattern": None, "counts": "steps"},
+            continues=continues(recipe),
         )
         return launch(recipe, command)
 
@@ -298,8 +302,12 @@ def _run(recipe: Recipe) -> Iterator[str]:
 
 
 def _first_weights(recipe: Recipe) -> Iterator[str]:
-    """Words of the first attempt: the weights that the run begins with."""
+    """Words of the first attempt: what the run begins with. Of an option that is given twice the last counts."""
     if recipe.checkpoint.source == Fresh():
+        return
+    if loads_optimizer(recipe):
+        yield from ("--load", CONTINUED, "--exit-on-missing-checkpoint", "--override-opt_param-scheduler")
+        yield from _option("--no-load-rng", "rng" not in recipe.checkpoint.load)
         return
     folder, step = source_folder(recipe.checkpoint.source)
     path = PurePosixPath(folder)

@@ -19,6 +19,7 @@ from colosseum.engines.foreign import (
     stability_notes,
     total_steps,
     validates_in_time,
+    without_optimizer,
 )
 from colosseum.engines.nemo1.config import ACTIVATIONS, LOGS, PREFIX, SCHEDULES, config
 from colosseum.engines.nemo1.nemo_file import CONFIG, SHAPE, configuration
@@ -111,6 +112,10 @@ class Nemo1Engine(Engine):
             if recipe.train.log_every_steps != 1:
                 found.append("NeMo-Aligner logs every step: train.log_every_steps is ignored")
         return found
+
+    def drops(self, recipe: Recipe) -> list[Fault]:
+        """A .nemo holds no optimizer."""
+        return without_optimizer("NeMo 1.x" if recipe.task.kind == "cpt" else "NeMo-Aligner", recipe)
 
     def render(self, recipe: Recipe, plan: Plan) -> EngineLaunch:
         cpt = recipe.task.kind == "cpt"
@@ -212,7 +217,6 @@ def _precision(recipe: Recipe, found: Refusals) -> None:
 
 def _checkpoint(recipe: Recipe, found: Refusals) -> None:
     checkpoint = recipe.checkpoint
-    found.unless_weights_alone(recipe)
     rule = "starts from the last weights (.nemo) of a complete run, not from one of its steps"
     source = checkpoint.source
     if isinstance(source, FromRun) and source.step is not None:

@@ -168,7 +168,8 @@ def remarks(file: CampaignFile, stages: Mapping[str, tuple[Stage, Recipe]]) -> l
     found: dict[str, list[str]] = {}
     for entry in file.stages:
         stage, recipe = stages[entry.name]
-        texts = [*engine_of(recipe.engine).notes(recipe), *image_warnings(recipe)]
+        engine = engine_of(recipe.engine)
+        texts = [*engine.notes(recipe), *(fault.sentence() for fault in engine.drops(recipe)), *image_warnings(recipe)]
         if words := entry.for_engine.get(recipe.engine):
             texts.insert(0, f"with engine {recipe.engine} the campaign sets {' '.join(words)}")
         parent = stages[stage.source][1] if stage.source else recipe

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from colosseum.bundle import RECIPE, LaunchBundle, read_bundle, to_yaml
+from colosseum.engines.registry import engine_of
 from colosseum.engines.releases import image_warnings
 from colosseum.errors import Fault, RefusedInput
 from colosseum.launch.bundles.compile import Compiled, Lineage
@@ -39,6 +40,8 @@ class Request:
     """RUN[@STEP] of --from."""
     cluster: str | None = None
     runs: Path | None = None
+    strict: bool = False
+    """Refuse what the engine would leave out (``Engine.drops``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +175,8 @@ def _compiled(
         recipe, lineage = _begun_from(recipe, run, step, runs, request)
     with placing(loaded.origins):
         compiled = prepare(recipe, base, lineage=lineage)
+        if request.strict and (dropped := engine_of(compiled.recipe.engine).drops(compiled.recipe)):
+            raise RefusedInput(dropped)
     warnings = (*loaded.warnings, *image_warnings(recipe))
     return NewRun(compiled=compiled, runs=runs, shown=shown, warnings=warnings, origins=loaded.origins)
 

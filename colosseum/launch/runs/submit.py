@@ -62,7 +62,8 @@ def find_run(name: str, runs: Path) -> RunDir:
 
 def warnings(compiled: Compiled) -> list[str]:
     """Differences of the engine from the recipe, and faults that only a submission refuses."""
-    found = engine_of(compiled.recipe.engine).notes(compiled.recipe)
+    engine = engine_of(compiled.recipe.engine)
+    found = engine.notes(compiled.recipe) + [fault.sentence() for fault in engine.drops(compiled.recipe)]
     if sentence := cannot_train(compiled.recipe):
         found.append(sentence)
     if sentence := scripts_of(compiled.recipe).too_small(compiled.recipe):

@@ -25,4 +25,5 @@ def validated(loaded: Loaded) -> list[str]:
             found.append(Fault(path="task.kind", value=recipe.task.kind, rule=sentence, nearest=engine.about.tasks))
         if found:
             raise RefusedInput(found)
-    return [*loaded.warnings, *engine.notes(recipe)]
+    dropped = [fault.sentence() for fault in engine.drops(recipe)]
+    return [*loaded.warnings, *engine.notes(recipe), *dropped]
