@@ -48,7 +48,7 @@ def bundle_files(recipe: Recipe) -> Mapping[str, bytes]:
         compiled = compile_bundle(apply_layout(recipe, resolve(recipe).layout), resolve(recipe))
     except RefusedInput as refused:  # an engine that does not render yet, or cannot run this recipe
         return {"refusal.txt": f"{refused}\n".encode()}
-    known = (RECIPE, PLAN, "engine/start.py", *library())  # copies of files of ours
+    known = (RECIPE, PLAN, "engine/start.py", "engine/check_config.py", *library())  # copies of files of ours
     names = [name for name in compiled.files if name not in known]
     return {f"bundle/{name}": compiled.files[name] for name in names}
 

@@ -39,6 +39,8 @@ class Command:
     checkpoints: Mapping[str, str | None]
     continues: Mapping[str, Any] | None = None
     """What ``continue_from.py`` is told; None = the run loads no optimizer of another."""
+    checks: Mapping[str, str | None] | None = None
+    """How ``check_config.py`` asks the engine what it makes of the launch; None = it is not asked."""
 
 
 def launch(recipe: Recipe, command: Command, files: Mapping[str, bytes] | None = None) -> EngineLaunch:
@@ -60,6 +62,7 @@ def launch(recipe: Recipe, command: Command, files: Mapping[str, bytes] | None =
         "stop_at_nan": recipe.stability.mode == "act",
         "checkpoints": command.checkpoints,
         "continues": command.continues,
+        "checks": None if command.checks is None else {**command.checks, "ranks": recipe.resources.gpus},
         "names": {
             "attempts": RUN.attempts.name,
             "metrics": RUN.metrics.name,
@@ -68,7 +71,8 @@ def launch(recipe: Recipe, command: Command, files: Mapping[str, bytes] | None =
             "tracker": LATEST_FILE,
         },
     }
-    programs = ["start.py"] if command.continues is None else ["start.py", "continue_from.py"]
+    used = {"continue_from.py": command.continues, "check_config.py": command.checks}
+    programs = ["start.py", *(name for name, told in used.items() if told is not None)]
     copies = {name: resources.files("colosseum.engines").joinpath(name).read_bytes() for name in programs}
     written = {**copies, "command.json": (json.dumps(text, indent=2) + "\n").encode(), **(files or {})}
     # -I: neither the run folder nor bundle/engine/ is in Python's path (an engine's image may have no -P).
@@ -248,9 +252,7 @@ def without_optimizer(tool: str, recipe: Recipe) -> list[Fault]:
     rule = f"{tool} loads the weights only: Adam's moments begin at zero"
     if steps is not None:
         long_enough = "covers them" if warmup >= steps else f"should be at least {steps} then"
-        rule += (
-            f", so the first {steps} or so steps are noisy; optimizer.warmup_steps ({opt.warmup_steps}) {long_enough}"
-        )
+        rule += f", so the first {steps} or so steps are noisy; the warm-up of {warmup} steps {long_enough}"
     more = [name for name in checkpoint.load if name in ("data", "rng")]
     rule += f"; {', '.join(more)} of the other run are not loaded" if more else ""
     return [Fault(path="checkpoint.load", value=list(checkpoint.load), rule=rule, nearest=(["weights"],))]

@@ -21,6 +21,7 @@ only, Python 3.10 or later; of Colosseum it imports the bundle's own copies of `
     checkpoints  {folder, glob, pattern, counts}: names of checkpoints, finished unless NAME-unfinished stands beside
                  one; the group counts steps or samples; no pattern = the engine keeps the tracker file itself
     continues    what ``continue_from.py`` is told before the first attempt; null = nothing: no optimizer is loaded
+    checks       what ``check_config.py`` is told before the first attempt; null = nothing: the engine is not asked
     names        of the files of a run folder
 
 Exit codes are docs/contracts.md's: 0 complete, 75 saved, 76 not to be started again, else the engine's own.
@@ -56,6 +57,7 @@ from colosseum.records import (  # noqa: E402
 
 SAVED, FINAL = 75, 76
 MAX_LINE = 1 << 20
+CHECK_ENDS_WITHIN_S = 300.0
 LOG_ENDS_WITHIN_S = 10.0
 """The rank that shows the log may be so much later than the first rank."""
 NOT_A_NUMBER = re.compile(r"found NaN|Unexpected result nan|loss is nan", re.IGNORECASE)
@@ -81,13 +83,12 @@ def main() -> int:
     began = saved_step(command)
     if not began:
         words += command["first"]
-        if rank == 0 and command["continues"] is not None:
-            # The other ranks' engines wait for rank 0's before they read a checkpoint.
-            problem = link_checkpoint(command, program)
-            if problem:
-                write_outcome(command, "config_error", False, problem)
-                sys.stderr.write(problem + "\n")
-                return FINAL
+        # The other ranks' engines wait for rank 0's before they read a checkpoint.
+        problem = (checked(command) or link_checkpoint(command, program)) if rank == 0 else ""
+        if problem:
+            write_outcome(command, "config_error", False, problem)
+            sys.stderr.write(problem + "\n")
+            return FINAL
     env = {**command["env"], **os.environ}
     # errors=replace: a torn byte in a log must not end a training run.
     child = subprocess.Popen(
@@ -166,8 +167,28 @@ def find_program(command: dict[str, Any]) -> tuple[Path | None, str]:
     )
 
 
+def checked(command: dict[str, Any]) -> str:
+    """One sentence if the engine's own code would train with other values than the launch has."""
+    if command["checks"] is None:
+        return ""
+    words = [sys.executable, "-I", str(HERE / "check_config.py")]
+    try:
+        done = subprocess.run(words, stdout=subprocess.PIPE, text=True, errors="replace", timeout=CHECK_ENDS_WITHIN_S)
+        changed = json.loads(done.stdout)["changed"]
+    except (OSError, ValueError, KeyError, subprocess.TimeoutExpired):
+        # It may need what only the engine's own start has: the run is not stopped for that.
+        sys.stdout.write("the configuration could not be compared with what the engine makes of it\n")
+        return ""
+    if not changed:
+        return ""
+    shown = "; ".join("{field} = {said} becomes {is}".format(**one) for one in changed[:8])
+    return "{} would not train with this launch's values: {}".format(command["engine"], shown)
+
+
 def link_checkpoint(command: dict[str, Any], program: Path | None) -> str:
     """Makes the folder that the engine loads another run's weights and optimizer from; or one sentence why not."""
+    if command["continues"] is None:
+        return ""
     checkout = [] if command["home"] is None or program is None else [str(program.parent)]
     words = [sys.executable, "-I", str(HERE / "continue_from.py"), *checkout]
     done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")

@@ -60,7 +60,8 @@ def test_every_call_and_argument_exists(name: str, words: tuple[str, ...], resol
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_shipped_recipe_is_launched(name: str, rendered: Rendered) -> None:
     launch = rendered(name, *SHIPPED[name])
-    assert set(launch.files) == {"start.py", "command.json", "calls_start.py", TREE}
+    programs = {"start.py", "calls_start.py", "check_config.py"}
+    assert set(launch.files) == {*programs, "command.json", TREE}
     assert json.loads(launch.files["command.json"])["arguments"] == [TREE]
 
 

@@ -27,6 +27,8 @@ from colosseum.recipe.source import Fresh
 from colosseum.rundir import RunDir
 
 TREE = "bridge.json"
+FINISH = "megatron.bridge.training.config:runtime_config_update"
+"""What Bridge's own training calls before anything else."""
 
 
 class BridgeEngine(Engine):
@@ -83,6 +85,7 @@ class BridgeEngine(Engine):
             scales={"step_time_s": 1e-3},
             checkpoints={"folder": RUN.checkpoints.name, "glob": None, "pattern": None, "counts": "steps"},
             continues=continues(recipe),
+            checks={"tree": TREE, "node": "config", "finish": FINISH},
         )
         return launch(recipe, command, calls.files(TREE, launch_tree(recipe)))
 

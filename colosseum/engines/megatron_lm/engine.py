@@ -120,6 +120,7 @@ class MegatronLmEngine(Engine):
             scales={"step_time_s": 1e-3},
             checkpoints={"folder": RUN.checkpoints.name, "glob": None, "pattern": None, "counts": "steps"},
             continues=continues(recipe),
+            checks={"arguments": "megatron.training.arguments"},
         )
         return launch(recipe, command)
 
@@ -298,7 +299,8 @@ def _run(recipe: Recipe) -> Iterator[str]:
     yield from ("--save", folder, "--load", folder, "--save-interval", str(checkpoint.every_steps))
     yield from ("--ckpt-format", checkpoint.format)
     yield from _option("--save-retain-interval", checkpoint.keep_every)
-    yield from _option("--async-save", checkpoint.async_save)
+    if checkpoint.async_save:  # without the second word 0.19 turns the first one off
+        yield from ("--async-save", "--use-persistent-ckpt-worker")
 
 
 def _first_weights(recipe: Recipe) -> Iterator[str]:

@@ -82,6 +82,7 @@ class Nemo2Engine(Engine):
             # MegatronStrategy takes the timeout of its process groups from there.
             env={"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": str(int(parse_duration_s(recipe.stability.hang_timeout)))},
             checkpoints={**CHECKPOINTS, "counts": "samples"},
+            checks={"tree": TREE, "node": None, "finish": None},
         )
         return launch(recipe, command, calls.files(TREE, launch_tree(recipe)))
 
