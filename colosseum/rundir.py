@@ -91,6 +91,11 @@ class RunDir:
         return self.root / "references"
 
     @property
+    def evaluations(self) -> Path:
+        """Scores of its checkpoints (`evaluation/folder.py`)."""
+        return self.root / "evaluations"
+
+    @property
     def rehearsal(self) -> Path:
         return self.root / "rehearsal.json"
 
@@ -114,6 +119,16 @@ class RunDir:
     def gate(self) -> Path:
         """What the hand-over from the stage before found (`launch/campaigns/gate.py`)."""
         return self.root / "gate.json"
+
+    @property
+    def gate_conditions(self) -> Path:
+        """Scores that the gate asks for (`launch/campaigns/conditions.py`)."""
+        return self.root / "gate-conditions.json"
+
+    @property
+    def selected(self) -> Path:
+        """Which of its checkpoints the next stage takes (`launch/runs/selected.py`); also in a sweep's folder."""
+        return self.root / "selected.json"
 
     @property
     def attempts(self) -> Path:

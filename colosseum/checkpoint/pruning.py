@@ -53,10 +53,23 @@ def prune(run: RunDir, found: Pruning) -> None:
 
 def _needed(run: RunDir) -> dict[int, str]:
     """Steps of ``run`` that other runs in the same folder start from, and which run does."""
-    found: dict[int, str] = {}
+    found = _selected(run)
     for other in sorted(path for path in run.root.resolve().parent.iterdir() if (path / "bundle").is_dir()):
         if other.name != run.root.resolve().name:
             found |= dict.fromkeys(_steps(run, RunDir(other)), other.name)
+    return found
+
+
+def _selected(run: RunDir) -> dict[int, str]:
+    """Steps of ``run`` that were promoted: in its own selection, or in that of a sweep."""
+    found: dict[int, str] = {}
+    for folder in (path.parent for path in run.root.resolve().parent.glob(f"*/{run.selected.name}")):
+        try:
+            row = read_object(RunDir(folder).selected)
+        except (Unreadable, FileNotFoundError) as error:
+            raise RefusedInput(f"{folder}: {error}: nobody knows which checkpoint was selected") from error
+        if row.get("run") == run.root.resolve().name and isinstance(step := row.get("step"), int):
+            found[step] = f"what takes {folder.name}@selected"
     return found
 
 

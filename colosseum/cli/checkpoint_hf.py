@@ -16,6 +16,7 @@ from colosseum.cli.arguments import CheckpointWord
 from colosseum.cli.output import Cluster, Json, Runs, counter, emit, refuse_existing, say, warn, write_new
 from colosseum.errors import INSTALL_TRAIN, EnvironmentFault, Fault, RefusedInput
 from colosseum.launch.runs.jobs import runs_folder
+from colosseum.launch.runs.selected import WORD, run_and_step_of
 from colosseum.launch.runs.submit import find_run
 from colosseum.units import format_bytes
 
@@ -146,7 +147,10 @@ def export(
 
 
 def checkpoint_of(source: str, runs: Path | None, cluster: str | None = None) -> Path:
-    """The checkpoint folder of RUN, RUN@STEP or a path."""
+    """The checkpoint folder of RUN, RUN@STEP, RUN@selected, SWEEP@selected or a path."""
+    if source.endswith(WORD) and not Path(source).exists():
+        run, step = run_and_step_of(source, runs_folder(runs, cluster))
+        source = f"{run}@{step}"
     return find(source, lambda name: find_run(name, runs_folder(runs, cluster)))
 
 

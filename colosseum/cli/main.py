@@ -78,6 +78,8 @@ VERBS = (
     ),
     Verb("nodes", "colosseum.cli.nodes:nodes", "Show the nodes' checks and propose which to exclude.", MACHINES),
     Verb("generate", "colosseum.cli.generate:generate", "Generate responses to prompts, or chat.", DATA),
+    Verb("evaluate", "colosseum.cli.evaluate:evaluate", "Score a checkpoint by lm-evaluation-harness.", DATA),
+    Verb("select", "colosseum.cli.select:select", "Evaluate and compare all checkpoints of a run or sweep.", DATA),
     Verb("fp8", "colosseum.cli.fp8:app", "See what FP8 would lose of a model, by layer.", DATA),
     Verb("checkpoint", "colosseum.cli.checkpoint:app", "Inspect, grow, average, copy and convert checkpoints.", DATA),
     Verb("data", "colosseum.cli.data:app", "Prepare and check training data.", DATA),

@@ -136,13 +136,16 @@ def test_pruning_spares_what_others_begin_from(tmp_path: Path) -> None:
     (tmp_path / "campaign-x").mkdir()
     damaged = checkpoint_folder(run.checkpoints, 80) / "__0_0.distcp"
     damaged.write_bytes(b"ab")  # an unfinished newest one does not count
+    (tmp_path / "sweep-lr").mkdir()
+    (tmp_path / "sweep-lr" / "selected.json").write_text('{"run": "parent", "step": 60}')
     words = ["checkpoint", "prune", "parent", "--runs", str(tmp_path), "--keep-last", "1", "--keep-every", "40"]
     assert main([*words, "--dry-run"]) == 0
     assert saved_steps(run.checkpoints) == [10, 20, 30, 40, 50, 60, 70, 80]
     found = pruning(run, 1, 40)
-    assert (found.gone, found.kept) == ([10, 60], {20: "child", 30: "named", 50: "by-path"})
+    taken = "what takes sweep-lr@selected"
+    assert (found.gone, found.kept) == ([10], {20: "child", 30: "named", 50: "by-path", 60: taken})
     assert main(words) == 0
-    assert saved_steps(run.checkpoints) == [20, 30, 40, 50, 70, 80]
+    assert saved_steps(run.checkpoints) == [20, 30, 40, 50, 60, 70, 80]
     assert main([*words[:5], "--keep-last", "0"]) == 2
 
 

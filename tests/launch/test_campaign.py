@@ -200,6 +200,38 @@ def test_a_gate_refuses(
     assert any(sentence in fault for fault in judge(run).faults)
 
 
+def test_a_gate_asks_for_scores(tmp_path: Path, parent: tuple[RunDir, Recipe]) -> None:
+    """A validation loss, and a score that nobody has computed: the figures and the command are in the verdict."""
+    _save(*parent)
+    append_line(parent[0].metrics, {"kind": "val", "step": 20, "attempt": 0, "loss": 2.5})
+    run, _ = _run(tmp_path, "child", "checkpoint.from=run:parent")
+    run.gate_conditions.write_text(json.dumps({"conditions": {"val_loss": "<= 2.6", "ifeval": ">= 30%"}}))
+    verdict = judge(run)
+    assert verdict.notes == ("gate val_loss <= 2.6 holds: parent@20 2.5000 (step 20); limit 2.6000",)
+    assert verdict.faults == (
+        "gate ifeval >= 30%: parent@20 was not evaluated: "
+        "colosseum evaluate parent@20 --tasks ifeval, then resume the campaign",
+    )
+    run.gate_conditions.write_text(json.dumps({"conditions": {"val_loss": "<= 2.4"}}))
+    assert judge(run).faults == ("gate val_loss <= 2.4 fails: parent@20 2.5000 (step 20); limit 2.4000",)
+
+
+def test_a_campaign_keeps_the_conditions_of_its_gates(house: Path) -> None:
+    (house / "c.yaml").write_text(GOOD.replace('stage:a"]', 'stage:a"], gate: {ifeval: ">= parent - 1pt"}'))
+    campaign = _begin(house)
+    second = campaign.stages[1]
+    assert json.loads(campaign.run_of(second).gate_conditions.read_text())["conditions"] == {
+        "ifeval": ">= parent - 1pt"
+    }
+    assert read(campaign.root) == campaign
+    (house / "c.yaml").write_text(GOOD)
+    with pytest.raises(RefusedInput, match="started with other stages or overrides"):
+        _begin(house)
+    (house / "d.yaml").write_text(GOOD.replace("train.steps=20]", "train.steps=20], gate: {ifeval: '>= 1%'}"))
+    with pytest.raises(RefusedInput, match="needs a checkpoint of an earlier stage"):
+        plan(read_file(str(house / "d.yaml")), (), cluster="dev-slurm", root=house / "runs", base=house, dry=True)
+
+
 def test_a_gate_refuses_what_is_not_finished(tmp_path: Path) -> None:
     unfinished, _ = _run(tmp_path, "parent")
     run, _ = _run(tmp_path, "child", "checkpoint.from=run:parent")

@@ -162,6 +162,16 @@ class PromptCodec:
         ends = [int(i) for i in tokens.ids[tokens.mask] if i in self._encoder.special_ids]
         return ends[:1]
 
+    def rendered(self, conversation: Conversation) -> str:
+        """A conversation up to the header of the response.
+
+        Raises:
+            BadRow: it contains a control string, or the checkpoint has no chat template.
+        """
+        if self.chat_format.template is None:
+            raise BadRow("schema", "the checkpoint was not trained on chats")
+        return self._encoder.checked_prompt(Pair(conversation, "", "")).text
+
     def ids(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt.
 

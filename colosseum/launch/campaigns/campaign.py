@@ -7,7 +7,7 @@ campaign.json records each submission at once: running a campaign twice submits 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,7 +20,7 @@ from colosseum.engines.releases import image_warnings
 from colosseum.errors import Fault, RefusedInput
 from colosseum.launch.bundles import inputs
 from colosseum.launch.bundles.compile import Compiled
-from colosseum.launch.campaigns import converting
+from colosseum.launch.campaigns import conditions, converting
 from colosseum.launch.campaigns.file import CampaignFile, StageFile
 from colosseum.launch.runs.state_file import JobId, RunName, read_state_file
 from colosseum.launch.runs.submit import (
@@ -53,6 +53,8 @@ class Stage:
     """The stage whose checkpoint it starts from."""
     run: RunName
     """Its run folder's name."""
+    gate: Mapping[str, str] = field(default_factory=dict)
+    """Conditions of its gate."""
     gate_job: JobId | None = None
     job: JobId | None = None
 
@@ -107,6 +109,8 @@ def begin(file: CampaignFile, words: Sequence[str], *, cluster: str | None, runs
             run, umask = campaign.run_of(stage), bundle.recipe.cluster.paths.umask
             write_bundle(run.bundle, bundle.files, bundle.manifest, umask=umask)
             run.root.chmod(0o777 & ~umask)
+            if stage.gate:
+                write_whole(run.gate_conditions, to_json(conditions.as_file(stage.gate)))
         campaign.write()
         return campaign
 
@@ -242,12 +246,18 @@ def _stage(
     except RefusedInput as refused:
         raise RefusedInput([replace(f, rule=f"stage {entry.name}: {f.rule}") for f in refused.faults]) from refused
     run = new_run_id(recipe.name)
-    return Stage(name=entry.name, recipe=entry.recipe, overrides=overrides, source=source, run=run), compiled
+    if entry.gate and source is None:
+        rule = f"stage {entry.name}: a gate needs a checkpoint of an earlier stage (checkpoint.from=stage:NAME)"
+        raise RefusedInput([Fault(path="gate", value=dict(entry.gate), rule=rule)])
+    stage = Stage(
+        name=entry.name, recipe=entry.recipe, overrides=overrides, source=source, run=run, gate=dict(entry.gate)
+    )
+    return stage, compiled
 
 
 def _same(known: Campaign, file: CampaignFile, words: Sequence[str]) -> None:
-    wanted = [(entry.name, entry.recipe, (*entry.overrides, *words)) for entry in file.stages]
-    if wanted != [(stage.name, stage.recipe, stage.overrides) for stage in known.stages]:
+    wanted = [(entry.name, entry.recipe, (*entry.overrides, *words), dict(entry.gate)) for entry in file.stages]
+    if wanted != [(stage.name, stage.recipe, stage.overrides, dict(stage.gate)) for stage in known.stages]:
         raise RefusedInput(
             f"campaign {known.name} was started with other stages or overrides ({known.root}): give this one another "
             "name; its first stage can continue from an old run with checkpoint.from=run:RUN"

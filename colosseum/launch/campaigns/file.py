@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from colosseum.errors import Fault, RefusedInput
+from colosseum.launch.campaigns import conditions
 from colosseum.recipe import site
 from colosseum.recipe.base import EngineName, Name, Section, Text, tuples
 from colosseum.recipe.scan import read_text, scan
@@ -23,6 +24,8 @@ class StageFile(Section):
     overrides: tuple[Text, ...] = ()
     for_engine: Mapping[EngineName, tuple[Text, ...]] = {}
     """More overrides where the stage runs with this engine; the command's own come after them."""
+    gate: Mapping[Text, Text] = {}
+    """Conditions on the checkpoint that the stage begins from, by task (`conditions.py`)."""
 
 
 class CampaignFile(Section):
@@ -61,6 +64,9 @@ def read_file(name: str) -> CampaignFile:
         ) from error
     if faults := _site_faults(found, name):
         raise RefusedInput(faults)
+    for stage in found.stages:
+        for key, text in stage.gate.items():
+            conditions.parse(key, text, name)
     names = [stage.name for stage in found.stages]
     if not names or len(set(names)) < len(names):
         raise RefusedInput(

@@ -23,7 +23,7 @@ from colosseum.checkpoint.metadata import CheckpointMetadata, ModelShape
 from colosseum.engines.registry import engine_of
 from colosseum.errors import ColosseumError, RefusedInput
 from colosseum.launch.bundles.inputs import no_conversion
-from colosseum.launch.campaigns import converting, growing
+from colosseum.launch.campaigns import conditions, converting, growing
 from colosseum.reading import Unreadable, read_bytes, read_object
 from colosseum.recipe.schema import Recipe
 from colosseum.recipe.source import FromRun
@@ -89,6 +89,8 @@ def judge(run: RunDir) -> Verdict:
     faults = [] if source.step is not None or parent.is_complete() else [f"{source.run} has not reached its last step"]
     its = read_bundle(parent.bundle).recipe
     if not engine_of(its.engine).has_metadata:
+        if conditions.read_conditions(run):
+            faults.append(f"gate: scores of {its.engine}'s checkpoints are not known here")
         return _of_foreign(recipe, parent, its, faults)
     step = newest_committed(parent.checkpoints) if source.step is None else source.step
     if step is None:
@@ -101,6 +103,8 @@ def judge(run: RunDir) -> Verdict:
     notes = load_notes(recipe, metadata) + ([growing.sentence(metadata, plan)] if plan else [])
     handed_over = growing.as_grown(metadata, plan) if plan else metadata
     faults += load_faults(recipe, handed_over, recipe.checkpoint.load) + _ledger_faults(parent, metadata)
+    failed, held = conditions.judged(conditions.read_conditions(run), conditions.At(parent, step), _before(parent))
+    faults, notes = faults + failed, notes + held
     if source.step is None and (total := _total_steps(parent)) is not None and step != total:
         faults.append(
             f"the newest complete checkpoint of {source.run} is at step {step:,}, not at its last step {total:,}"
@@ -231,6 +235,12 @@ def _parent(run: RunDir) -> tuple[RunDir, int] | None:
     gate = read_gate(run)
     parent = (gate.parent if gate else None) or _named(_manifest(run).get("lineage"))
     return None if parent is None else (RunDir(run.root.parent / parent[0]), parent[1])
+
+
+def _before(run: RunDir) -> conditions.At | None:
+    """The checkpoint that a run began from."""
+    found = _parent(RunDir(run.root.resolve()))
+    return None if found is None else conditions.At(*found)
 
 
 def _named(row: Any) -> tuple[str, int] | None:

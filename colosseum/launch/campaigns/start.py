@@ -63,7 +63,7 @@ def submit(campaign: Campaign, queue: Queue, *, again: bool) -> tuple[Campaign, 
                 waits = [before] if before and by_stage[stage.source].word != "done" else []
                 run.gate.unlink(missing_ok=True)
                 gate_job = queue.submit_script(
-                    run, recipe, "gate", GATE_COMMAND, minutes=_minutes(campaign, stage, recipe), after=waits
+                    run, recipe.cluster, "gate", GATE_COMMAND, minutes=_minutes(campaign, stage, recipe), after=waits
                 )
                 after = [gate_job]
             submission = queue.submit(run, after=after)

@@ -14,11 +14,11 @@ from colosseum.engines.releases import image_warnings
 from colosseum.errors import Fault, RefusedInput
 from colosseum.launch.bundles.compile import Compiled, Lineage
 from colosseum.launch.bundles.inputs import checkpoint_reference
+from colosseum.launch.runs.selected import run_and_step_of
 from colosseum.launch.runs.submit import find_run, prepare, runs_root
 from colosseum.recipe.load import Loaded, Setting, cluster_names, load, load_cluster
 from colosseum.recipe.override import parse_overrides
 from colosseum.recipe.schema import Recipe
-from colosseum.recipe.source import run_and_step
 from colosseum.recipe.stages import recipe_of_stage
 from colosseum.recipe.tasks import command
 from colosseum.rundir import RunDir
@@ -37,7 +37,7 @@ class Request:
     stage: str | None = None
     family: str | None = None
     source: str | None = None
-    """RUN[@STEP] of --from."""
+    """RUN[@STEP] or RUN@selected of --from."""
     cluster: str | None = None
     runs: Path | None = None
     strict: bool = False
@@ -74,7 +74,7 @@ def read(request: Request, base: Path) -> NewRun | Continued:
     if named or request.source is None:
         return _new(request, base)
     runs = runs_root(request.runs, load_cluster(request.cluster))
-    name, step = run_and_step(request.source)
+    name, step = run_and_step_of(request.source, runs)
     run = find_run(name, runs)
     bundle = read_bundle(run.bundle)
     if not request.overrides and step is None and request.cluster is None:
@@ -113,7 +113,7 @@ def _new(request: Request, base: Path) -> NewRun:
     runs = runs_root(request.runs, loaded.recipe.cluster)
     parent = None
     if request.source is not None:
-        run, step = run_and_step(request.source)
+        run, step = run_and_step_of(request.source, runs)
         parent = find_run(run, runs), step
     return _compiled(request, loaded, base, runs, parent, shown=name)
 

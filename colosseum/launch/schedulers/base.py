@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 from colosseum.rundir import RunDir
 
 if TYPE_CHECKING:
+    from colosseum.recipe.cluster import Cluster
     from colosseum.recipe.schema import Recipe
 
 Phase = Literal["waiting", "running", "completed", "failed", "cancelled", "unknown"]
@@ -49,6 +50,20 @@ class Submission:
     job_id: str
     argv: tuple[str, ...]
     time_unix_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSize:
+    """What a job that is no training run takes."""
+
+    nodes: int = 1
+    ranks: int = 1
+    """Processes on each node."""
+    gpus: int = 0
+    """On each node."""
+
+
+ONE_PROCESS = JobSize()
 
 
 class Scheduler(Protocol):
@@ -112,9 +127,22 @@ class Queue(Scheduler, Protocol):
         ...
 
     def submit_script(
-        self, run: RunDir, recipe: Recipe, name: str, command: str, *, minutes: int, after: Sequence[str]
+        self,
+        run: RunDir,
+        cluster: Cluster,
+        name: str,
+        command: str,
+        *,
+        minutes: int,
+        after: Sequence[str] = (),
+        size: JobSize = ONE_PROCESS,
+        array: str = "",
     ) -> str:
-        """A job of one process with a time limit that runs a shell command in a run folder; its id."""
+        """A job with a time limit that runs a shell command in a folder, with its log; its id.
+
+        Args:
+            array: indices of a job array, such as 0-7%4; empty = a single job.
+        """
         ...
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from colosseum.errors import EnvironmentFault
 from colosseum.launch.slurm.commands import call, job_environment
-from colosseum.launch.slurm.job_script import gpu_option
+from colosseum.launch.slurm.gpus import gpu_option
 from colosseum.recipe.cluster import Cluster
 from colosseum.units import format_bytes, slurm_time
 

@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING
 
 from colosseum.errors import EnvironmentFault, RefusedInput, RunFailed
 from colosseum.health.exclude import excluded
-from colosseum.launch.schedulers.base import JobState, Submission
+from colosseum.launch.schedulers.base import ONE_PROCESS, JobSize, JobState, Submission
 from colosseum.launch.slurm import answers
+from colosseum.launch.slurm.gpus import gpu_option
 from colosseum.launch.stopwatch import part
 from colosseum.rundir import RunDir
 
 if TYPE_CHECKING:
+    from colosseum.recipe.cluster import Cluster
     from colosseum.recipe.schema import Recipe
 
 # sbatch and its errors when the controller, not the job, is at fault.
@@ -106,15 +108,35 @@ class SlurmScheduler:
         return f"--array=0-{count - 1}" + (f"%{at_once}" if at_once else "")
 
     def submit_script(
-        self, run: RunDir, recipe: Recipe, name: str, command: str, *, minutes: int, after: Sequence[str]
+        self,
+        run: RunDir,
+        cluster: Cluster,
+        name: str,
+        command: str,
+        *,
+        minutes: int,
+        after: Sequence[str] = (),
+        size: JobSize = ONE_PROCESS,
+        array: str = "",
     ) -> str:
-        """``sbatch --wrap``, where the run's own job goes; the log beside that job's."""
+        """``sbatch --wrap``, where the cluster's jobs go."""
         run.logs.mkdir(parents=True, exist_ok=True)
-        root, slurm = run.root.resolve(), recipe.cluster.slurm
+        root, slurm = run.root.resolve(), cluster.slurm
         places = [f"--{option}={value}" for option, value in slurm.placement()]
-        where = [f"--chdir={root}", f"--output=logs/{name}-%j.out", f"--job-name={name}-{root.name}"]
-        size = ["--nodes=1", "--ntasks=1", f"--time={minutes}", "--requeue", "--open-mode=append"]
-        return self._submit(["sbatch", "--parsable", *where, *size, *places, *_after(after), f"--wrap=exec {command}"])
+        log = "%A_%a" if array else "%j"
+        where = [f"--chdir={root}", f"--output=logs/{name}-{log}.out", f"--job-name={name}-{root.name}"]
+        ranks = size.nodes * size.ranks
+        if ranks > 1:
+            command = f"srun --kill-on-bad-exit=1 {command}"
+        options = [f"--nodes={size.nodes}", f"--ntasks={ranks}", f"--ntasks-per-node={size.ranks}"]
+        options += [f"--time={minutes}", "--requeue", "--open-mode=append"]
+        if size.gpus and (asked := gpu_option(slurm.gpu_request, size.gpus)) is not None:
+            options.append(f"--{asked[0]}={asked[1]}")
+        if array:
+            options.append(f"--array={array}")
+        return self._submit(
+            ["sbatch", "--parsable", *where, *options, *places, *_after(after), f"--wrap=exec {command}"]
+        )
 
     @staticmethod
     def _check(argv: Sequence[str]) -> str:

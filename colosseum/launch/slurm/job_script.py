@@ -11,6 +11,7 @@ from importlib import resources
 from colosseum.engines.registry import engine_of
 from colosseum.errors import Fault, RefusedInput
 from colosseum.launch import environment
+from colosseum.launch.slurm.gpus import gpu_option
 from colosseum.planning.plan import Plan
 from colosseum.planning.scaling import checkpoint_bytes
 from colosseum.recipe.derived import image_field, image_of, nodes_and_ranks
@@ -164,15 +165,6 @@ def margin_s(recipe: Recipe, plan: Plan) -> int:
 def step_s(plan: Plan) -> int:
     """Seconds that one step may take by the plan, rounded up; 0 = nothing to predict it from."""
     return math.ceil(max(plan.step_time_range_s or (plan.step_time_s or 0.0,)))
-
-
-def gpu_option(request: str, gpus: int) -> tuple[str, str] | None:
-    """Name and value of the option that requests ``gpus`` on each node (``slurm.gpu_request``); None = no option."""
-    option, _, kind = request.partition(":")
-    if option == "none":
-        return None
-    count = f"{kind}:{gpus}" if kind else str(gpus)
-    return (option, f"gpu:{count}" if option == "gres" else count)
 
 
 def _header(recipe: Recipe, margin: int) -> list[str]:

@@ -12,6 +12,9 @@ if __name__ == "__main__":
 
     device.compile_nothing_on_cpu()
     from colosseum.runtime.generation.engine import follow
+    from colosseum.runtime.parallel import RankInfo
 
     checkpoint, *numbers = sys.argv[1:]
-    follow(Path(checkpoint), *map(int, numbers))
+    tp, pp, vocab_size, port, rank = map(int, numbers)
+    rank_info = RankInfo(rank=rank, ranks=tp * pp, local_rank=rank, local_ranks=tp * pp)
+    follow(Path(checkpoint), tp, pp, vocab_size, ("127.0.0.1", port), rank_info)

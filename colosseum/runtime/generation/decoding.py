@@ -86,6 +86,12 @@ class Decoder:
         Args:
             context: holds keys and values of the tokens before, and is moved on; None = these tokens are all.
         """
+        output_BSV = self.forward(tokens_BS, context)
+        # Rows that only fill the vocabulary up are cut off: they cannot be chosen.
+        return None if output_BSV is None else output_BSV[:, -1, : self.vocab_size]
+
+    def forward(self, tokens_BS: torch.Tensor, context: StaticInferenceContext | None) -> torch.Tensor | None:
+        """Logits after each token, ``[B, S, V]`` with the padding rows of the vocabulary; see ``logits``."""
         rows, length = tokens_BS.shape
         start = 0 if context is None else context.sequence_len_offset
         positions_BS = torch.arange(start, start + length, device=tokens_BS.device).repeat(rows, 1)
@@ -95,15 +101,15 @@ class Decoder:
             dist.recv(hidden_SBH, parallel_state.get_pipeline_model_parallel_prev_rank())
             unwrapped(self.model).set_input_tensor(hidden_SBH)
         with torch.no_grad():
-            output = self.model(tokens_BS, positions_BS, None, inference_context=context, runtime_gather_output=True)
+            output: torch.Tensor = self.model(
+                tokens_BS, positions_BS, None, inference_context=context, runtime_gather_output=True
+            )
         if context is not None:
             context.sequence_len_offset += length
         if not parallel.is_last_stage():
             dist.send(output.contiguous(), parallel_state.get_pipeline_model_parallel_next_rank())
             return None
-        # Rows that only fill the vocabulary up are cut off: they cannot be chosen.
-        logits_BV: torch.Tensor = output[:, -1, : self.vocab_size]
-        return logits_BV
+        return output
 
     def _choose(
         self, logits_BV: torch.Tensor | None, sampling: Sampling, draws: list[float], rows: list[int]

@@ -23,6 +23,7 @@ from colosseum.runtime.failures import ConfigFailure
 from colosseum.runtime.generation.decoding import Batch, Decoder
 from colosseum.runtime.generation.recipe import generation_recipe
 from colosseum.runtime.generation.sampling import Sampling
+from colosseum.runtime.generation.scoring import Score, Text, score
 from colosseum.runtime.state import Training
 from colosseum.runtime.tasks import task_of
 
@@ -53,6 +54,18 @@ class Engine:
             _share(batch)
             yield from zip(numbers, self.decoder.run(batch, ends), strict=True)
 
+    def scores(self, texts: Mapping[int, Text], *, rows: int) -> Iterator[tuple[int, Score]]:
+        """The score of each text, by its number, as batches of at most ``rows`` are done, the longest first.
+
+        The longest first: where memory is too small, it shows at once.
+        """
+        order = sorted(texts, key=lambda n: -len(texts[n].ids))
+        for at in range(0, len(order), rows):
+            numbers = order[at : at + rows]
+            batch = [texts[n] for n in numbers]
+            _share(batch)
+            yield from zip(numbers, score(self.decoder, batch), strict=True)
+
 
 @contextmanager
 def started(checkpoint: Path, tp: int, pp: int, vocab_size: int) -> Iterator[Engine]:
@@ -76,32 +89,54 @@ def started(checkpoint: Path, tp: int, pp: int, vocab_size: int) -> Iterator[Eng
     ]
     try:
         rank_info = parallel.RankInfo(rank=0, ranks=ranks, local_rank=0, local_ranks=ranks)
-        yield Engine(_decoder(checkpoint, tp, pp, vocab_size, store, rank_info))
-        _share(None)
+        with leading(checkpoint, tp, pp, vocab_size, store, rank_info) as engine:
+            yield engine
         for other in others:
             other.wait(60)
     finally:
         for other in others:
             other.kill()
+
+
+@contextmanager
+def leading(
+    checkpoint: Path, tp: int, pp: int, vocab_size: int, store: Any, rank_info: parallel.RankInfo
+) -> Iterator[Engine]:
+    """The engine on this rank, the first; the others ``follow`` until the block ends."""
+    try:
+        yield Engine(_decoder(checkpoint, tp, pp, vocab_size, store, rank_info))
+        _share(None)
+    finally:
         leave()
 
 
-def follow(checkpoint: Path, tp: int, pp: int, vocab_size: int, port: int, rank: int) -> None:
-    """One of the other ranks: computes its part of each batch until rank 0 has no more."""
-    ranks = tp * pp
-    store = dist.TCPStore("127.0.0.1", port, ranks, is_master=False, timeout=timedelta(minutes=5))
-    rank_info = parallel.RankInfo(rank=rank, ranks=ranks, local_rank=rank, local_ranks=ranks)
+def follow(
+    checkpoint: Path, tp: int, pp: int, vocab_size: int, address: tuple[str, int], rank_info: parallel.RankInfo
+) -> None:
+    """One of the other ranks: computes its part of each batch until rank 0 has no more.
+
+    Args:
+        address: host and port of rank 0's store.
+    """
+    store = dist.TCPStore(*address, rank_info.ranks, is_master=False, timeout=timedelta(minutes=5))
     decoder = _decoder(checkpoint, tp, pp, vocab_size, store, rank_info)
-    while (batch := _share(None)) is not None:
-        decoder.run(batch, None)
+    while (work := _share(None)) is not None:
+        if isinstance(work, Batch):
+            decoder.run(work, None)
+        else:
+            score(decoder, work)
     dist.destroy_process_group()
 
 
-def _share(batch: Batch | None) -> Batch | None:
-    """Rank 0's batch, on all ranks; None ends them."""
+Work = Batch | Sequence[Text]
+"""Prompts to continue, or texts to score."""
+
+
+def _share(work: Work | None) -> Work | None:
+    """Rank 0's work, on all ranks; None ends them."""
     if dist.get_world_size() == 1:
-        return batch
-    box = [batch]
+        return work
+    box = [work]
     dist.broadcast_object_list(box, 0)
     return box[0]
 

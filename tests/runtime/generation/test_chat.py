@@ -113,6 +113,8 @@ def test_four_ranks_answer_as_one(taught: Place, tmp_path: Path) -> None:
     runs = {"greedy": ({"max_tokens": 24}, 8), "warm": ({"max_tokens": 24, "temperature": 1.0, "top_p": 0.9}, 2)}
     shared = {"checkpoint": str(folder), "vocab_size": 260, "prompts": prompts, "runs": runs}
     one, four = answered([{**shared, "tp": 1, "pp": 1}, {**shared, "tp": 2, "pp": 2}], tmp_path)
+    for ours, theirs in zip(one.pop("scores"), four.pop("scores"), strict=True):
+        assert ours == pytest.approx(theirs, abs=1e-4)
     assert four == {name: found for name, found in one.items() if name in runs}
 
 

@@ -54,14 +54,21 @@ def test_greedy_tokens_are_those_of_transformers(tmp_path: Path) -> None:
         layout = {"tp": tp, "pp": 1, "vocab_size": models.VOCAB}
         jobs.append({"checkpoint": str(folder / "ckpt"), "prompts": prompts, "runs": RUNS, **layout})
     found = answered(jobs, tmp_path)
-    for job, its in zip(jobs, found, strict=True):
+    scores = [its.pop("scores") for its in found]
+    for job, its, (text, *_) in zip(jobs, found, scores, strict=True):
         name = Path(job["checkpoint"]).parent.name
-        assert its["greedy"][0] == np.load(FIGURES / f"{name}.npz")["generated"].tolist(), name
+        figures = np.load(FIGURES / f"{name}.npz")
+        assert its["greedy"][0] == figures["generated"].tolist(), name
+        for position, logits in zip(models.SHOWN[:2], figures["logits"][:2], strict=True):
+            expected = logits[tokens[position + 1]] - np.logaddexp.reduce(logits)
+            assert text[position] == pytest.approx(expected, abs=1e-4), name
         assert its["greedy"] == its["alone"]
         assert its["warm"] == its["warm-again"], "the batch changes no answer"
         assert all(a != b for a, b in zip(its["warm"], its["warm-other-seed"], strict=True))
         assert max(max(answer) for answer in its["warm"]) < models.VOCAB
         assert its.get("cache_difference", 0.0) < 1e-5
+    for one, other in zip(scores[0], scores[-1], strict=True):
+        assert one == pytest.approx(other, abs=1e-4), "tp 2 scores as tp 1"
     assert found[-1] == {k: v for k, v in found[0].items() if k != "cache_difference"}, "tp 2 answers as tp 1"
 
 

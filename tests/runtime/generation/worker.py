@@ -1,4 +1,4 @@
-"""``python worker.py JOBS.json``: tokens of checkpoints, and how far their logits differ with and without cache.
+"""``python worker.py JOBS.json``: tokens of checkpoints, scores of texts, how far logits differ with and without cache.
 
 Importing megatron-core takes longer than the answers, so one process opens them all.
 """
@@ -20,6 +20,7 @@ def main(jobs_file: str) -> None:
     device.compile_nothing_on_cpu()
     from colosseum.runtime.generation.engine import started
     from colosseum.runtime.generation.sampling import Sampling
+    from colosseum.runtime.generation.scoring import Text
 
     for job in json.loads(Path(jobs_file).read_text()):
         with started(Path(job["checkpoint"]), job["tp"], job["pp"], job["vocab_size"]) as engine:
@@ -29,6 +30,8 @@ def main(jobs_file: str) -> None:
                     dict(enumerate(job["prompts"])), Sampling(**settings), lambda _: False, rows=rows
                 )
                 found[name] = [tokens for _, tokens in sorted(answers)]
+            texts = {number: Text(ids=prompt, start=1) for number, prompt in enumerate(job["prompts"])}
+            found["scores"] = [score.log_probs for _, score in sorted(engine.scores(texts, rows=3))]
             if job["tp"] * job["pp"] == 1:
                 found["cache_difference"] = cache_difference(engine.decoder, job["prompts"][0])
         Path(job["out"]).write_text(json.dumps(found))

@@ -1,0 +1,1 @@
+"""Scores of checkpoints by lm-evaluation-harness, and the choice between checkpoints."""
