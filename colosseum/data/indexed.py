@@ -21,7 +21,7 @@ import os
 import secrets
 import struct
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +40,7 @@ _CODES: dict[str, int] = {"uint8": 1, "int8": 2, "int16": 3, "int32": 4, "int64"
 _DTYPES = {code: np.dtype(name).newbyteorder("<") for name, code in _CODES.items()}
 _HEAD = struct.Struct("<9sQBQQ")
 MAX_DOCUMENT_TOKENS = 2**31 - 1
+BOUNDS_BLOCK = 1 << 20
 
 AnyIds = npt.NDArray[np.integer]
 
@@ -82,14 +83,28 @@ class IndexedWriter:
 
     def write_index(self, idx_file: BinaryIO) -> None:
         """Writes the .idx of all documents added."""
-        lengths = np.frombuffer(self._lengths, dtype=np.int32)
-        ends = np.cumsum(lengths, dtype=np.int64) * self._dtype.itemsize
-        pointers = np.concatenate([np.zeros(min(1, len(ends)), np.int64), ends[:-1]])
-        code = _CODES[self._dtype.name]
-        idx_file.write(_HEAD.pack(MAGIC, VERSION, code, self.documents, self.documents + 1))
-        idx_file.write(lengths.astype("<i4").tobytes())
-        idx_file.write(pointers.astype("<i8").tobytes())
-        idx_file.write(np.arange(self.documents + 1, dtype="<i8").tobytes())
+        write_index(idx_file, self._dtype, lambda: iter([np.frombuffer(self._lengths, dtype=np.int32)]))
+
+
+def write_index(
+    idx_file: BinaryIO, dtype: np.dtype[np.integer], blocks: Callable[[], Iterator[npt.NDArray[np.int32]]]
+) -> None:
+    """Writes the .idx of a .bin whose documents have these lengths.
+
+    Args:
+        blocks: the lengths from the first document on, a block at a time; is called several times.
+    """
+    documents = sum(len(block) for block in blocks())
+    idx_file.write(_HEAD.pack(MAGIC, VERSION, _CODES[dtype.name], documents, documents + 1))
+    for block in blocks():
+        idx_file.write(block.astype("<i4").tobytes())
+    start = 0
+    for block in blocks():
+        ends = start + np.cumsum(block, dtype=np.int64) * dtype.itemsize
+        idx_file.write(np.concatenate([np.full(min(1, len(ends)), start), ends[:-1]]).astype("<i8").tobytes())
+        start = int(ends[-1]) if len(ends) else start
+    for first in range(0, documents + 1, BOUNDS_BLOCK):
+        idx_file.write(np.arange(first, min(first + BOUNDS_BLOCK, documents + 1), dtype="<i8").tobytes())
 
 
 @contextmanager

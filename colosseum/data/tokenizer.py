@@ -6,7 +6,7 @@ Uses the ``tokenizers`` library (extra ``train``), which is imported only here a
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,12 +32,6 @@ class TextTokenizer:
     eod_id: int
     library: Any
     """The ``tokenizers.Tokenizer``."""
-
-    def encode_documents(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of each text and the end-of-document id; an empty text gives no ids. All cores are used."""
-        with refusing("the tokenizer cannot encode this text"):
-            encodings = self.library.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [[*e.ids, self.eod_id] if e.ids else [] for e in encodings]
 
 
 def load_tokenizer(path: Path, eod: str) -> TextTokenizer:

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from colosseum.data.demo_corpus import code, english, languages, write_corpus
-from colosseum.data.documents import read_documents
 from colosseum.data.indexed import write_dataset
+from colosseum.data.tokenization.rows import texts
+from colosseum.data.tokenization.sources import find_sources
 from colosseum.data.unigram import blend_entropy, token_frequencies
 
 
@@ -19,7 +20,7 @@ def test_corpus_is_real_text_of_many_kinds(tmp_path: Path) -> None:
     files = write_corpus(tmp_path)
     assert [f.name for f in files] == ["languages.jsonl", "english.jsonl", "code.jsonl"]
     assert all(f.stat().st_size > 400_000 for f in files)
-    assert sum(1 for _ in read_documents(files, "text")) > 1400
+    assert sum(1 for _ in texts(find_sources([str(f) for f in files]).files, "text")) > 1400
     assert any("Alle Menschen sind frei und gleich an Würde" in t for t in languages())
     assert any('The "assert" statement' in t for t in english())
     assert any("class Future" in t for t in code())

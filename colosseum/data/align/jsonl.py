@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from colosseum.data.documents import MAX_BYTES
+from colosseum.data.tokenization.rows import MAX_BYTES
 from colosseum.errors import RefusedInput
 from colosseum.terminal import one_line
 
