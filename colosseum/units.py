@@ -8,6 +8,7 @@ KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 
 _DURATION = re.compile(r"(?:(?P<d>\d{1,4})-)?(?P<h>\d{1,4}):(?P<m>[0-5]?\d):(?P<s>[0-5]?\d)")
 _DURATION_PARTS = re.compile(r"(?:(\d{1,6})d)?(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,8})s)?")
+_COUNT = re.compile(r"(\d[\d_]{0,20}(?:\.\d{1,12})?)\s?([KMBTkmbt]?)")
 DURATION_RULE = "a duration must be a string with a unit, such as 24h, 90m, 1d12h or 1-00:00:00"
 
 
@@ -65,3 +66,15 @@ def format_count(n: float) -> str:
         if abs(n) >= unit:
             return f"{n / unit:.1f}{name}"
     return f"{n:g}"
+
+
+def parse_count(text: str) -> int:
+    """The number in ``950``, ``12.5K``, ``341B``, ``2.5T``.
+
+    Raises:
+        ValueError: the text is no such number.
+    """
+    match = _COUNT.fullmatch(text.strip())
+    if match is None:
+        raise ValueError("must be a number such as 950, 12.5K, 341B or 2.5T")
+    return round(float(match[1].replace("_", "")) * {"": 1, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}[match[2].upper()])

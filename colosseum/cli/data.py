@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from colosseum.cli.data_blend import blend
+from colosseum.cli.data_ledger import ledger
 from colosseum.cli.data_rows import lint, mask
 from colosseum.cli.data_tokenize import tokenize
 
@@ -16,5 +18,7 @@ def _group() -> None:
 
 
 app.command()(tokenize)
+app.command()(blend)
+app.command()(ledger)
 app.command()(lint)
 app.command()(mask)

@@ -217,6 +217,52 @@ def read_lengths(prefix: Path) -> npt.NDArray[np.int32]:
     return np.memmap(path, dtype="<i4", mode="r", offset=_HEAD.size, shape=(sequences,))
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Some consecutive documents of a dataset."""
+
+    documents: int
+    tokens: int
+
+
+def read_span(prefix: Path, choose: Callable[[int], tuple[int, int]]) -> Span:
+    """Tokens of the documents [first, last) that ``choose`` makes of their number, from a few bytes of the .idx.
+
+    Raises:
+        RefusedInput: the .idx cannot be read or is not an index, or the .bin has another size than it says.
+    """
+    path = idx_path(prefix)
+    try:
+        with path.open("rb") as file:
+            code, sequences = _read_head(file, path)
+            width = _DTYPES[code].itemsize
+
+            def offset(document: int) -> int:
+                """Of its first byte in the .bin; for the number of documents, the size of the .bin."""
+                last = document == sequences
+                if not sequences:
+                    return 0
+                file.seek(_HEAD.size + 4 * sequences + 8 * (document - last))
+                start = int.from_bytes(file.read(8), "little", signed=True)
+                if last:
+                    file.seek(_HEAD.size + 4 * (sequences - 1))
+                    start += int.from_bytes(file.read(4), "little", signed=True) * width
+                return start
+
+            first, last = choose(sequences)
+            expected, start, end = offset(sequences), offset(first), offset(last)
+        size = bin_path(prefix).stat().st_size
+    except FileNotFoundError as error:
+        raise RefusedInput(f"{error.filename} does not exist; create it with `colosseum data tokenize`") from error
+    except OSError as error:
+        raise RefusedInput(f"{path} cannot be read: {error.strerror}") from error
+    if not 0 <= start <= end <= expected or (end - start) % width:
+        raise RefusedInput(f"{path} is damaged: its offsets do not ascend; tokenize again")
+    if expected != size:
+        raise RefusedInput(f"{bin_path(prefix)} has {size} bytes, but its index says {expected}; tokenize again")
+    return Span(documents=last - first, tokens=(end - start) // width)
+
+
 def read_dataset(prefix: Path) -> IndexedDataset:
     """Memory-maps a .bin/.idx pair.
 

@@ -183,6 +183,7 @@ def _all_parts(
     def show() -> None:
         on_progress(_progress(corpus, [_of(shards[n], parts[n], targets[n]) for n in parts]))
 
+    show()
     for position, result in work(tokenize_shard, list(jobs.values()), processes, while_waiting=show):
         if isinstance(result, Differs):
             raise engine.EngineDiffers(result.reason)

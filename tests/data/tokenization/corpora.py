@@ -22,6 +22,7 @@ TEXTS = [
     f"{EOD} written in a text ends nothing",
     "x" * 300,
 ]
+MANY = [f"{text} {n}" for n in range(40) for text in TEXTS]
 
 
 def tokenizer_json(folder: Path) -> Path:

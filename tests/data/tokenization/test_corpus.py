@@ -25,6 +25,7 @@ from colosseum.data.tokenizer import load_tokenizer
 from colosseum.errors import EnvironmentFault, RefusedInput
 from tests.data.tokenization.corpora import (
     EOD,
+    MANY,
     TEXTS,
     all_files,
     both,
@@ -37,7 +38,6 @@ from tests.data.tokenization.corpora import (
 
 pytest.importorskip("tokenizers")
 pytest.importorskip("gigatoken")
-MANY = [f"{text} {n}" for n in range(40) for text in TEXTS]
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,1 @@
+"""Blends of corpora: from target shares and a token budget to weights, epochs and drift."""
