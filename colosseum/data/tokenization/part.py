@@ -23,8 +23,9 @@ from colosseum.atomic import to_disk, write_whole
 from colosseum.data.indexed import token_dtype
 from colosseum.data.tokenization.encoders import TokenizerFile
 from colosseum.data.tokenization.engine import EngineDiffers, Fast, Slow, Tokens
+from colosseum.data.tokenization.pieces import Piece
 from colosseum.data.tokenization.rows import Progress, Row, read_rows
-from colosseum.data.tokenization.shards import Piece, Shard
+from colosseum.data.tokenization.shards import Shard
 from colosseum.errors import EnvironmentFault, RefusedInput
 
 Engine = Literal["fast", "library"]

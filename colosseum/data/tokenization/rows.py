@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from colosseum.data.tokenization.shards import Piece, whole
+from colosseum.data.tokenization.pieces import Piece, whole
 from colosseum.data.tokenization.sources import Compression, SourceFile
 from colosseum.errors import EnvironmentFault, RefusedInput
 from colosseum.terminal import one_line

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
+from colosseum.data.tokenization.pieces import Piece, whole
+from colosseum.data.tokenization.rows import parquet_file
 from colosseum.data.tokenization.sources import SourceFile
 from colosseum.errors import RefusedInput
 
@@ -15,22 +17,6 @@ SHARD_BYTES = 1 << 24
 """Bytes of source files per shard: about a second of work."""
 MAX_SHARDS = 4096
 """Of a large corpus the shards are larger: each has several files in one folder."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """A file, or the part [start, end) of it: bytes of plain JSONL, row groups of parquet."""
-
-    source: SourceFile
-    start: int = 0
-    end: int | None = None
-    """None = to the end of a file that is not divided."""
-    bytes: int
-    """Of the file, about: its share of the corpus."""
-
-    @property
-    def begins(self) -> bool:
-        return self.start == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +32,6 @@ class Shard:
             for p in self.pieces
         ]
         return hashlib.sha256(json.dumps([settings, files]).encode()).hexdigest()[:32]
-
-
-def whole(source: SourceFile) -> Piece:
-    """A file that is not divided."""
-    return Piece(source=source, bytes=source.bytes)
 
 
 def shard_bytes_of(files: Sequence[SourceFile]) -> int:
@@ -118,8 +99,6 @@ def _lines(file: BinaryIO, size: int, shard_bytes: int) -> list[tuple[int, int]]
 
 
 def _row_groups(source: SourceFile, shard_bytes: int) -> tuple[list[tuple[int, int]], int]:
-    from colosseum.data.tokenization.rows import parquet_file
-
     groups = parquet_file(source.path).metadata.num_row_groups
     step = max(1, groups * shard_bytes // max(1, source.bytes))
     return [(first, min(first + step, groups)) for first in range(0, groups, step)], groups
