@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 REFUSAL_SCHEMA = "colosseum.refusal/1"
 INSTALL_TRAIN = "in the folder of Colosseum's source: pip install '.[train]'"
+INSTALL_DATA = "in the folder of Colosseum's source: pip install '.[data]'"
 """What installs the packages that training needs; the project is not in a package index under this name."""
 
 

@@ -50,5 +50,5 @@ def test_vocabulary_must_hold_all_bytes(tmp_path: Path) -> None:
 
 def test_a_missing_library_is_the_machines_fault(tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(EnvironmentFault, match=r"pip install 'colosseum\[train\]'"):
+    with pytest.raises(EnvironmentFault, match=r"pip install '.\[train\]'"):
         load_tokenizer(tokenizer, EOD)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from colosseum.atomic import replacing
 from colosseum.data.blending.report import Report
-from colosseum.errors import EnvironmentFault, Fault, RefusedInput
+from colosseum.errors import INSTALL_DATA, EnvironmentFault, Fault, RefusedInput
 from colosseum.terminal import clean
 
 TAGS = 25
@@ -20,7 +20,7 @@ def write_picture(report: Report, path: Path) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise EnvironmentFault("a picture needs matplotlib: pip install 'colosseum[data]'") from error
+        raise EnvironmentFault(f"a picture needs matplotlib: {INSTALL_DATA}") from error
     tags = list(report.tags.items())[:TAGS]
     figure = Figure(figsize=(8, 1.4 + 0.42 * len(tags)), layout="constrained")
     axes = figure.subplots()

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from colosseum.data.eod import MAX_BYTES, eod_id, read_json, read_sentencepiece
 from colosseum.data.tokenizer import load_tokenizer, refusing
-from colosseum.errors import EnvironmentFault, Fault, RefusedInput
+from colosseum.errors import INSTALL_DATA, EnvironmentFault, Fault, RefusedInput
 
 Kind = Literal["tokenizer_json", "sentencepiece", "tiktoken"]
 Encode = Callable[[Sequence[bytes]], list[list[int]]]
@@ -121,9 +121,7 @@ def _sentencepiece(path: Path) -> Any:
     try:
         import sentencepiece
     except ImportError as error:
-        raise EnvironmentFault(
-            "SentencePiece models need the sentencepiece library: pip install 'colosseum[data]'"
-        ) from error
+        raise EnvironmentFault(f"SentencePiece models need the sentencepiece library: {INSTALL_DATA}") from error
     with refusing(f"{path} is not a SentencePiece model"):
         return sentencepiece.SentencePieceProcessor(model_file=os.fspath(path))
 
@@ -140,7 +138,7 @@ def _tiktoken_definition(path: Path) -> dict[str, Any]:
     try:
         from tiktoken_ext import openai_public
     except ImportError as error:
-        raise EnvironmentFault(".tiktoken files need the tiktoken library: pip install 'colosseum[data]'") from error
+        raise EnvironmentFault(f".tiktoken files need the tiktoken library: {INSTALL_DATA}") from error
     known = [name for name in openai_public.ENCODING_CONSTRUCTORS if name not in ("gpt2", "p50k_edit")]
     if path.stem not in known:
         rule = "a .tiktoken file has no pattern and no special tokens: its name must be one of OpenAI's encodings"

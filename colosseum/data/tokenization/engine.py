@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from colosseum.data.tokenization.encoders import Encode, TokenizerFile, library_name, reference
 from colosseum.data.tokenizer import refusing
-from colosseum.errors import RefusedInput
+from colosseum.errors import INSTALL_DATA, RefusedInput
 
 EXCERPT_CHARACTERS = 2048
 """Compared of every batch: at a fortieth of the speed, a fifteenth of the time."""
@@ -109,7 +109,7 @@ def usable(tokenizer: TokenizerFile) -> str:
         special = [text for s in tokenizer.special for text in (s, f"a{s}b", f" {s} {s}\n")]
         fast.compare([*HARD, *special])
     except ImportError:
-        return "gigatoken is not installed: pip install 'colosseum[data]'"
+        return f"gigatoken is not installed: {INSTALL_DATA}"
     except RefusedInput as error:
         return f"gigatoken cannot read it: {error}"
     except EngineDiffers as error:

@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from colosseum.data.tokenization.pieces import Piece, whole
 from colosseum.data.tokenization.sources import Compression, SourceFile
-from colosseum.errors import EnvironmentFault, RefusedInput
+from colosseum.errors import INSTALL_DATA, EnvironmentFault, RefusedInput
 from colosseum.terminal import one_line
 
 MAX_BYTES = 1 << 28
@@ -277,5 +277,5 @@ def _pyarrow() -> Any:
         import pyarrow.ipc
         import pyarrow.types
     except ImportError as error:
-        raise EnvironmentFault("parquet, Arrow and .zst files need pyarrow: pip install 'colosseum[data]'") from error
+        raise EnvironmentFault(f"parquet, Arrow and .zst files need pyarrow: {INSTALL_DATA}") from error
     return pyarrow

@@ -245,7 +245,7 @@ def test_without_the_fast_engine_the_library_encodes(
     sentences: list[str] = []
     tokenize_corpus(corpus([source], tmp_path / "out", tokenizer), processes=1, say=sentences.append)
     assert both(tmp_path / "out") == both(tmp_path / "right")
-    assert "pip install 'colosseum[data]'" in sentences[0]
+    assert "pip install '.[data]'" in sentences[0]
 
 
 # --- rows that cannot be used ------------------------------------------------------------------------------------
