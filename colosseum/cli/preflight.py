@@ -1,4 +1,4 @@
-"""``colosseum preflight``: checks of this machine, and the hooks that run them in Slurm."""
+"""``colosseum preflight``: checks of this machine or of a cluster's nodes, and the hooks that run them in Slurm."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from colosseum.cli.output import Cluster, Json, Runs, emit, say
-from colosseum.errors import EnvironmentFault, RunFailed
+from colosseum.errors import EnvironmentFault, Fault, RefusedInput, RunFailed
 from colosseum.health import records
 from colosseum.health.exclude import FOLDER
 from colosseum.health.finding import Site
@@ -20,6 +20,10 @@ from colosseum.launch.runs.jobs import runs_folder
 
 
 def preflight(
+    nodes: Annotated[
+        str | None,
+        typer.Option("--nodes", metavar="LIST", help="Nodes of the cluster, such as n[1-4]; `idle` = all idle ones."),
+    ] = None,
     full: Annotated[bool, typer.Option("--full", help="Also DCGM's quick diagnostic.")] = False,
     gpus: Annotated[int | None, typer.Option("--gpus", min=0, help="GPUs that each node must have.")] = None,
     local: Annotated[Path | None, typer.Option("--local", metavar="DIR", help="Local disk. Default: /tmp.")] = None,
@@ -32,7 +36,7 @@ def preflight(
     runs: Runs = None,
     as_json: Json = False,
 ) -> None:
-    """Check this machine's CPUs, memory, clock, disks, GPUs and links, in less than 10 s."""
+    """Check CPUs, memory, clock, disks, GPUs and links: of this machine, or of a cluster's nodes. Takes under 10 s."""
     root = runs_folder(runs, cluster).absolute()
     site = Site(local=local or Site().local, shared=root if root.is_dir() else None, image=image, gpus=gpus)
     health = root / FOLDER if root.is_dir() else None
@@ -40,7 +44,7 @@ def preflight(
     if install_prolog is not None:
         _install(install_prolog, words)
         return
-    found = _here(site, health, full=full)
+    found = _here(site, health, full=full) if nodes is None else _there(nodes, cluster, words)
     failed = [report["node"] for report in found if any(f["passed"] is False for f in report["findings"])]
     failure = RunFailed(f"a check failed on {', '.join(failed)}") if failed else None
     result = {"schema": "colosseum.preflight/1", "passed": not failed, "nodes": found}
@@ -78,3 +82,14 @@ def _here(site: Site, health: Path | None, *, full: bool) -> list[dict[str, Any]
         except OSError as error:
             raise EnvironmentFault(f"cannot write in {health}: {error.strerror}") from error
     return [report.as_json()]
+
+
+def _there(nodes: str, cluster: str | None, words: list[str]) -> list[dict[str, Any]]:
+    from colosseum.launch.slurm.node_checks import check_nodes, names
+    from colosseum.recipe.load import load_cluster
+
+    if "--shared" not in words:
+        rule = "the folder of runs does not exist: nodes keep their history there"
+        raise RefusedInput([Fault(path="--runs", value=nodes, rule=rule, where="command line")])
+    site = load_cluster(cluster)
+    return check_nodes(site, names(site, None if nodes == "idle" else nodes), words)
