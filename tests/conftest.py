@@ -10,6 +10,7 @@ LONGEST = (
     *("runtime/test_layouts.py", "slurm/test_slurm_training.py", "runtime/test_align.py", "runtime/test_runs.py"),
     *("test_demo.py", "runtime/test_rehearsal.py", "runtime/oracle/test_oracle.py", "launch/test_sweep.py"),
     *("runtime/test_reloading.py", "runtime/test_lora.py", "slurm/test_slurm_submission.py"),
+    *("evaluation/test_evaluate.py", "runtime/test_kills.py", "launch/test_campaign_here.py"),
 )
 """Files of a minute and more. With two processes a file that is long and begun last leaves one of them idle."""
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 Tasks = Annotated[
-    str, typer.Option(metavar="TASK,…", help="Tasks of lm-evaluation-harness, or .yaml files of your own.")
+    str, typer.Option(metavar="TASK,…", help="Tasks of the harness (lm-eval), or .yaml files of your own.")
 ]
 Data = Annotated[
     Path | None,
@@ -48,7 +48,9 @@ TimeLimit = Annotated[str, typer.Option(metavar="DURATION", help="Of the job on 
 
 
 def evaluate(
-    target: Annotated[str, typer.Argument(metavar="RUN[@STEP]|CHECKPOINT|HF-FOLDER", help="What is evaluated.")],
+    target: Annotated[
+        str, typer.Argument(metavar="RUN[@STEP]|CKPT|HF", help="A run, a checkpoint, or a Hugging Face folder.")
+    ],
     tasks: Tasks,
     data: Data = None,
     few_shot: FewShot = None,
@@ -64,7 +66,7 @@ def evaluate(
     as_trained: AsTrained = False,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Folder of this evaluation. Default: RUN/evaluations/…, else ./evaluations/…"),
+        typer.Option(metavar="DIR", help="Folder of this evaluation. Default: in RUN/evaluations, else ./evaluations."),
     ] = None,
     time_limit: TimeLimit = "4h",
     runs: Runs = None,

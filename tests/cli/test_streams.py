@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,14 @@ COLOSSEUM = str(Path(sys.executable).with_name("colosseum"))
 
 def shell(line: str, **env: str) -> subprocess.CompletedProcess[bytes]:
     command = ["bash", "-c", line.replace("colosseum ", f"'{COLOSSEUM}' ")]
-    return subprocess.run(command, capture_output=True, env={**os.environ, "COLUMNS": "80", **env}, timeout=60)
+    return subprocess.run(
+        command,
+        capture_output=True,
+        env={**os.environ, "COLUMNS": "80", **env},
+        timeout=60,
+        # A test run that was started in the background ignores Ctrl-C, and so would what it starts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ Found = dict[str, Any]
 def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     """What worker.py finds."""
     root = tmp_path_factory.mktemp("evaluated")
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HOME": str(root / "hf")}
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HOME": str(root / "hf"), "COLUMNS": "160"}
     command = [sys.executable, "-m", "tests.evaluation.worker", str(root)]
     done = subprocess.run(command, env=env, cwd=Path(__file__).parents[2], capture_output=True, timeout=600)
     assert done.returncode == 0, done.stderr.decode()[-3000:]

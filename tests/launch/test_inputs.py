@@ -187,5 +187,5 @@ def test_epochs_are_counted_over_the_rows_of_the_file(tmp_path: Path) -> None:
     stated = load("debug/sft", [*words, "data.train_samples=40"], cluster="local").recipe
     (fault,) = inputs.missing(stated, tmp_path)
     assert (fault.path, fault.value, fault.nearest) == ("data.train_samples", 40, (41,))
-    large = inputs.counted(load("debug/sft", [*words, "batch.gbs=48"], cluster="local").recipe)
+    large = inputs.with_row_counts(load("debug/sft", [*words, "batch.gbs=48"], cluster="local").recipe)
     assert [fault.path for fault in inputs.missing(large, tmp_path)] == ["batch.gbs"]

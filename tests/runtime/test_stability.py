@@ -144,7 +144,7 @@ def test_the_end_of_the_ladder_stops_at_nan_and_trains_on_through_a_finite_loss(
         wider = "precision.fp8=tensorwise precision.bf16_layers.first=1 precision.bf16_layers.last=1"
         assert stop.reason == (
             "the loss of step 101 is not finite (samples 8 to 15); rank 3: w; "
-            f"go on from an earlier step with wider precision: --from RUN@STEP {wider}"
+            f"resume from an earlier step with wider precision: --from RUN@STEP {wider}"
         )
         action = decision(ACT, memory, measured(101, 9.0), rewinds, can_rewind)
         assert isinstance(action, Continue)

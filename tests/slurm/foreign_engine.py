@@ -27,6 +27,8 @@ COMMAND = {
     "total_steps": STEPS,
     "may_drop_steps": 0,
     "checkpoints": {"folder": "checkpoints", "glob": "*", "pattern": None, "counts": "steps"},
+    "continues": None,
+    "checks": None,
     "names": {
         "attempts": "attempts",
         "checkpoints": "checkpoints",

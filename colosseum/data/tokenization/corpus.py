@@ -118,6 +118,7 @@ def tokenize_corpus(
         RefusedInput: another dataset is there, a file cannot be read, too many rows cannot be used, or none has text.
         EnvironmentFault: the disk is full, the folder not writable, or a library is missing.
     """
+    _refuse_folder(corpus.prefix)
     shards = corpus.shards()
     identity = _identity(corpus, shards)
     if (complete := _complete(corpus.prefix, identity)) is not None:
@@ -255,10 +256,13 @@ def _where(row: dict[str, Any]) -> str:
     return row["file"] if number is None else f"{row['file']}:{number}"
 
 
-def _refuse_existing(corpus: Corpus) -> None:
-    prefix = corpus.prefix
+def _refuse_folder(prefix: Path) -> None:
     if prefix.name in ("", "..") or prefix.is_dir():
         raise RefusedInput(f"{prefix} is a folder: give the prefix of the files, without .bin and .idx")
+
+
+def _refuse_existing(corpus: Corpus) -> None:
+    prefix = corpus.prefix
     for path in (bin_path(prefix), idx_path(prefix)):
         # A lone .bin beside the parts is what a merge that was killed had renamed.
         if path.exists() and not (path == bin_path(prefix) and corpus.parts.is_dir()):
