@@ -79,30 +79,47 @@ def index_of(content: bytes, folder: Path) -> Index:
         raise EnvironmentFault(f"reading a checkpoint's tensors needs torch; {INSTALL_TRAIN}") from error
     path = folder / METADATA
     raw = load_pickle(content, what=str(path), allow=DEFAULT | FOREIGN)
-    shapes, dtypes, sizes = {}, {}, {}
+    try:
+        return _index(raw, folder)
+    except (AttributeError, TypeError, ValueError, KeyError, IndexError) as error:
+        raise RefusedInput(f"{path} is damaged: it is no index of a torch_dist checkpoint") from error
+
+
+def _index(raw: Any, folder: Path) -> Index:
+    """Reads torch's object; one that was damaged may lack anything."""
+    import torch
+
+    shapes: dict[str, tuple[int, ...]] = {}
+    dtypes: dict[str, Any] = {}
+    sizes = {}
     for key, entry in raw.state_dict_metadata.items():
         if hasattr(entry, "chunks"):
-            shapes[key], dtypes[key] = tuple(entry.size), entry.properties.dtype
-            sizes.update({(key, tuple(chunk.offsets)): tuple(chunk.sizes) for chunk in entry.chunks})
+            shapes[key], dtypes[key] = _whole(entry.size), entry.properties.dtype
+            sizes.update({(key, _whole(chunk.offsets)): _whole(chunk.sizes) for chunk in entry.chunks})
+    if not all(isinstance(key, str) for key in raw.state_dict_metadata) or not all(
+        isinstance(dtype, torch.dtype) for dtype in dtypes.values()
+    ):
+        raise TypeError
     items = []
     for index, stored in raw.storage_data.items():
         if Path(stored.relative_path).name != stored.relative_path:
-            raise RefusedInput(f"{path} refers to {stored.relative_path!r}, which is not a file in its folder: refused")
-        tensor = index.fqn in shapes
-        offsets = tuple(index.offset or ()) if tensor else None
+            raise RefusedInput(
+                f"{folder / METADATA} refers to {stored.relative_path!r}, which is not a file in its folder: refused"
+            )
+        offsets = _whole(index.offset or ()) if index.fqn in shapes else None
         if offsets is not None and not offsets:
             offsets = (0,) * len(shapes[index.fqn])
-        items.append(
-            Item(
-                index.fqn,
-                offsets,
-                sizes[index.fqn, offsets] if offsets is not None else None,
-                stored.relative_path,
-                int(stored.offset),
-                int(stored.length),
-            )
-        )
+        piece = sizes[index.fqn, offsets] if offsets is not None else None
+        start, length = _whole((stored.offset, stored.length))
+        items.append(Item(index.fqn, offsets, piece, stored.relative_path, start, length))
     return Index(folder, tuple(items), shapes, dtypes, raw)
+
+
+def _whole(numbers: Any) -> tuple[int, ...]:
+    found = tuple(int(number) for number in numbers)
+    if min(found, default=0) < 0:
+        raise ValueError
+    return found
 
 
 def write_index(folder: Path, index: Index) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import random
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from colosseum.checkpoint.hf.config import read_config
+from colosseum.errors import RefusedInput
 from tests.checkpoint import made
 from tests.checkpoint.hf import models
 from tests.cli.conftest import Cli
@@ -31,6 +34,25 @@ ODD = (
     [[]],
     1.5,
 )
+
+
+MAYBE = ("attention_dropout", "head_dim", "rope_scaling", "rope_theta", "partial_rotary_factor", "sliding_window")
+"""Keys of config.json that a model may have."""
+
+
+@pytest.mark.parametrize("name", models.CONFIGS)
+def test_every_key_of_a_config_with_every_odd_value(name: str) -> None:
+    """It is a model, or is refused; nothing else."""
+    text = json.dumps(models.CONFIGS[name])
+    config = json.loads(text)
+    nested = [(key, inner) for key, value in config.items() if isinstance(value, dict) for inner in value]
+    for path in [*((key,) for key in (*config, *MAYBE)), *nested]:
+        for value in (*ODD, float("inf"), 10**400, ["silu"], {"a": 1}, -0.5, "1e-5", 0.0):
+            changed = json.loads(text)
+            place = changed if len(path) == 1 else changed[path[0]]
+            place[path[-1]] = value
+            with suppress(RefusedInput):
+                read_config(changed)
 
 
 def change_json(path: Path, rng: random.Random) -> None:

@@ -143,11 +143,12 @@ def read_config(config: Mapping[str, Any]) -> tuple[Family, Model]:
     faults += [_fault(_THEIRS[key], None, "is missing") for key in missing]
     if faults:
         raise RefusedInput(faults)
+    theirs = {**_THEIRS, "layernorm_epsilon": family.epsilon}
     try:
         return family, Model(**values)
     except ValidationError as error:
         raise RefusedInput(
-            [_fault(_THEIRS.get(str(e["loc"][0]), str(e["loc"][0])), e["input"], rule_of(e)) for e in error.errors()]
+            [_fault(theirs.get(str(e["loc"][0]), str(e["loc"][0])), e["input"], rule_of(e)) for e in error.errors()]
         ) from error
 
 
@@ -160,6 +161,9 @@ _THEIRS = {
     "num_query_groups": "num_key_value_heads",
     "kv_channels": "head_dim",
     "rope_base": "rope_theta",
+    "rope_scaling": "rope_scaling.factor",
+    "rotary_percent": "partial_rotary_factor",
+    "init_method_std": "initializer_range",
 }
 
 
@@ -190,7 +194,7 @@ def _not_computed(config: Mapping[str, Any], family: Family) -> list[Fault]:
     if config.get("quantization_config") is not None:
         faults.append(_fault("quantization_config", "…", "quantized weights are not supported: use the original model"))
     activation = config.get("hidden_act", family.activation)
-    if activation not in ACTIVATIONS:
+    if str(activation) not in ACTIVATIONS:
         faults.append(_fault("hidden_act", activation, "is not supported", tuple(ACTIVATIONS)))
     return faults
 
@@ -209,15 +213,15 @@ def _sizes(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
         "gated_linear_unit": family.gated,
         "normalization": family.normalization,
         "layernorm_zero_centered_gamma": family.zero_centered,
-        "layernorm_epsilon": float(config.get(family.epsilon, family.epsilon_default)),
+        "layernorm_epsilon": config.get(family.epsilon, family.epsilon_default),
         "add_bias_linear": False,
         "add_qkv_bias": family.qkv_bias,
         "qk_layernorm": family.qk_norm,
         "tied_embeddings": bool(config.get("tie_word_embeddings", False)),
         "position_embedding_type": "rope",
         "max_position_embeddings": config.get("max_position_embeddings"),
-        "attention_dropout": float(config.get("attention_dropout") or 0.0),
-        "init_method_std": float(config.get("initializer_range") or 0.02),
+        "attention_dropout": config.get("attention_dropout") or 0.0,
+        "init_method_std": config.get("initializer_range") or 0.02,
     }
 
 
@@ -234,9 +238,9 @@ def _rope(config: Mapping[str, Any], family: Family) -> tuple[dict[str, Any], li
     share = rope.get("partial_rotary_factor", config.get("partial_rotary_factor", family.rotary_percent))
     kind = str(rope.get("rope_type") or rope.get("type") or "default")
     faults = []
-    if not isinstance(base, int | float) or base != int(base):
+    if isinstance(base, bool) or not isinstance(base, int | float) or base % 1 != 0:  # NaN and inf too
         faults.append(_fault("rope_theta", base, "must be an integer (a limit of megatron-core)"))
-    fields = {"rope_base": base, "rotary_percent": float(share), "rope_scaling": None}
+    fields = {"rope_base": base, "rotary_percent": share, "rope_scaling": None}
     if not faults:
         fields["rope_base"] = int(base)
     if kind == "default":
@@ -248,7 +252,7 @@ def _rope(config: Mapping[str, Any], family: Family) -> tuple[dict[str, Any], li
     if isinstance(factor, bool) or not isinstance(factor, int | float):
         faults.append(_fault(f"{place}.factor", factor, "must be a number"))
     else:
-        fields |= {"rope_scaling": float(factor), "rope_scaling_type": kind}
+        fields |= {"rope_scaling": factor, "rope_scaling_type": kind}
     for key, value in SCALINGS[kind].items():
         if (found := rope.get(key, value)) != value:
             rule = f"megatron-core supports only one value for RoPE scaling of type {kind}"
