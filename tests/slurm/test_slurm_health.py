@@ -49,23 +49,7 @@ def _cli(slurm: DevSlurm, place: Path, *words: str) -> subprocess.CompletedProce
     return slurm.run(*argv, "--cluster", "dev-slurm", cwd=place, check=False)
 
 
-def test_a_node_whose_prolog_fails_is_drained_and_the_job_moves(slurm: DevSlurm, prolog: Path, place: Path) -> None:
-    job = slurm.submit(place, "--nodes=1", "--nodelist=n1", "--output=out", "--wrap=hostname")
-    end = time.monotonic() + 60
-    while "drain" not in slurm.run("sinfo", "-h", "-n", "n1", "-o", "%T").stdout:
-        assert time.monotonic() < end, slurm.run("sinfo", "-N", "-l").stdout
-        time.sleep(0.2)
-    slurm.run("scontrol", "update", f"JobId={job}", "ReqNodeList=", check=False)  # the test had asked for n1
-    assert slurm.wait(job, timeout_s=90) == "COMPLETED"
-    assert (place / "out").read_text().strip() in ("n2", "n3", "n4")
-    reports = (place / "runs" / "health" / "n1.jsonl").read_text()
-    assert json.loads(reports.splitlines()[0])["passed"] is False
-    listed = _cli(slurm, place, "nodes", "--exclude", "--json")
-    assert listed.returncode == 0, listed.stderr
-    assert json.loads(listed.stdout)["proposed"] == ["n1"]
-    assert excluded(place / "runs") == ["n1"]
-
-
+@pytest.mark.long
 def test_the_checks_run_on_the_nodes_of_a_cluster(slurm: DevSlurm, place: Path) -> None:
     began = time.monotonic()
     done = _cli(slurm, place, "preflight", "--nodes", "n[2-3]", "--json")
@@ -78,3 +62,21 @@ def test_the_checks_run_on_the_nodes_of_a_cluster(slurm: DevSlurm, place: Path) 
     failed = _cli(slurm, place, "preflight", "--nodes", "n4", "--image", str(place / "none.sqsh"))
     assert (failed.returncode, "a check failed on n4" in failed.stderr) == (4, True)
     assert _cli(slurm, place, "preflight", "--nodes", "x9").returncode == 3
+
+
+@pytest.mark.long
+def test_a_node_whose_prolog_fails_is_drained_and_the_job_moves(slurm: DevSlurm, prolog: Path, place: Path) -> None:
+    job = slurm.submit(place, "--nodes=1", "--nodelist=n1", "--output=out", "--wrap=hostname")
+    end = time.monotonic() + 180  # the job waits for n1, which may have another test's job
+    while "drain" not in slurm.run("sinfo", "-h", "-n", "n1", "-o", "%T").stdout:
+        assert time.monotonic() < end, slurm.run("sinfo", "-N", "-l").stdout
+        time.sleep(0.2)
+    slurm.run("scontrol", "update", f"JobId={job}", "ReqNodeList=", check=False)  # the test had asked for n1
+    assert slurm.wait(job, timeout_s=180) == "COMPLETED"
+    assert (place / "out").read_text().strip() in ("n2", "n3", "n4")
+    reports = (place / "runs" / "health" / "n1.jsonl").read_text()
+    assert json.loads(reports.splitlines()[0])["passed"] is False
+    listed = _cli(slurm, place, "nodes", "--exclude", "--json")
+    assert listed.returncode == 0, listed.stderr
+    assert json.loads(listed.stdout)["proposed"] == ["n1"]
+    assert excluded(place / "runs") == ["n1"]
