@@ -51,20 +51,20 @@ def expand(source: Path, out: Path, plan: Growth, *, workers: int = WORKERS) -> 
     if (folder / CHECKPOINT_MARK).exists():
         raise RefusedInput(f"{folder} is already a complete checkpoint: choose another OUT, or delete it")
     _refuse_without_room(out, metadata, folder)
+    folders.check_sums(source, metadata, folders.checksums(source, filter(is_description, metadata.files)))
+    made_here = [path for path in (folder, checkpoints, out) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     origin = origin_of(source, metadata, plan)
     work = Work(source, folder, index, plan, key=hashlib.sha256(origin.model_dump_json().encode()).hexdigest())
     names = [name for name in metadata.files if name != METADATA and not is_description(name)]
-    folders.check_sums(source, metadata, folders.checksums(source, filter(is_description, metadata.files)))
     with ThreadPoolExecutor(workers) as pool:
         jobs = {name: pool.submit(finished_file, work, name, metadata.files[name]) for name in names}
         try:
             parts = {name: job.result() for name, job in jobs.items()}
         except BaseException as error:
             pool.shutdown(cancel_futures=True)
-            if isinstance(error, RefusedInput):  # a damaged source: nothing here is worth going on with
-                shutil.rmtree(folder)
-                _remove_empty(checkpoints, out)
+            if isinstance(error, RefusedInput) and made_here:  # a damaged source: nothing to continue from
+                shutil.rmtree(made_here[-1])
             raise
     items = tuple(item for part in parts.values() for item in part.items)
     write_index(folder, Index(folder, items, *_tensors(index, items, plan), None))
@@ -79,12 +79,6 @@ def expand(source: Path, out: Path, plan: Growth, *, workers: int = WORKERS) -> 
     for name in names:
         progress_file(folder, name).unlink(missing_ok=True)
     return folder
-
-
-def _remove_empty(*folders: Path) -> None:
-    for folder in folders:
-        if not any(folder.iterdir()):
-            folder.rmdir()
 
 
 def _check(source: Path, metadata: CheckpointMetadata, index: Index, plan: Growth) -> None:

@@ -6,6 +6,8 @@ import json
 from importlib import resources
 from typing import Any
 
+from colosseum.recipe.schema import Precision
+
 PROGRAM = "calls_start.py"
 DTYPES = {"bf16": {"name": "torch:bfloat16"}, "fp32": {"name": "torch:float32"}}
 ACTIVATIONS = {
@@ -20,6 +22,32 @@ Node = dict[str, Any]
 def call(target: str, **arguments: Any) -> Node:
     """A call of ``module:name``."""
     return {"call": target, "with": arguments}
+
+
+def mixed_precision(precision: Precision) -> Node:
+    """Arguments that NeMo 2's MegatronMixedPrecision and Bridge's MixedPrecisionConfig share."""
+    dtype = DTYPES[precision.dtype]
+    found: Node = {
+        "params_dtype": dtype,
+        "pipeline_dtype": dtype,
+        "autocast_enabled": False,
+        "grad_reduce_in_fp32": precision.grad_reduce_dtype == "fp32",
+    }
+    if precision.fp8 == "none":
+        return found
+    first, last = precision.bf16_layers.first, precision.bf16_layers.last
+    return found | {
+        "fp8": precision.fp8_format,
+        "fp8_recipe": precision.fp8,
+        "fp8_margin": precision.fp8_margin,
+        "fp8_amax_history_len": precision.fp8_amax_history_len,
+        "fp8_amax_compute_algo": precision.fp8_amax_compute_algo,
+        "fp8_wgrad": precision.fp8_wgrad,
+        "fp8_param_gather": precision.fp8_params,
+        "first_last_layers_bf16": bool(first or last),
+        "num_layers_at_start_in_bf16": first,
+        "num_layers_at_end_in_bf16": last,
+    }
 
 
 def files(name: str, tree: Node) -> dict[str, bytes]:

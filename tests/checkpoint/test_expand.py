@@ -156,6 +156,19 @@ def test_one_flipped_byte_is_found(source: Path, tmp_path: Path, name: str) -> N
     assert not (tmp_path / "out").exists()
 
 
+def test_what_was_in_the_folder_before_stays_when_a_damaged_source_is_refused(source: Path, tmp_path: Path) -> None:
+    copy, other = tmp_path / source.name, tmp_path / "out" / "checkpoints" / source.name / "somebody's"
+    shutil.copytree(source, copy)
+    content = bytearray((copy / "__1_0.distcp").read_bytes())
+    content[len(content) // 2] ^= 1
+    (copy / "__1_0.distcp").write_bytes(content)
+    other.parent.mkdir(parents=True)
+    other.write_text("weights")
+    with pytest.raises(RefusedInput, match="changed"):
+        grown(copy, tmp_path / "out", 4, "end")
+    assert other.read_text() == "weights"
+
+
 # --- interruptions ----------------------------------------------------------------------------------------------
 
 

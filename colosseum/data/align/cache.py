@@ -14,15 +14,9 @@ import json
 import os
 import secrets
 import shutil
-import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
-from multiprocessing import get_context, parent_process
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import BinaryIO
 
@@ -35,6 +29,7 @@ from colosseum.data.align.fit import Counts, fit
 from colosseum.data.align.jsonl import BadRow, read_lines
 from colosseum.data.align.render import Rendered
 from colosseum.data.indexed import AnyIds, token_dtype
+from colosseum.data.workers import work
 from colosseum.errors import EnvironmentFault, Fault, RefusedInput
 from colosseum.reading import Unreadable, read_object
 
@@ -42,8 +37,6 @@ SCHEMA = "colosseum.aligned/1"
 PART_BYTES = 1 << 24
 BATCH_CHARACTERS = 1 << 20
 SHOWN_FAULTS = 10
-LAST_SECONDS = 10
-"""Of a process that tokenises and was asked to stop."""
 _DONE = "cache.json"
 
 
@@ -189,42 +182,11 @@ def encoder_of(spec: Spec) -> Encoder:
 
 
 def _run(jobs: Sequence[_Job], processes: int | None, on_progress: Callable[[int, int], None]) -> list[_Result]:
-    workers = min(processes or len(os.sched_getaffinity(0)), len(jobs))
     results: dict[int, _Result] = {}
-    if workers <= 1:
-        for number, job in enumerate(jobs):
-            results[number] = _encode_part(job)
-            on_progress(len(results), len(jobs))
-        return [results[n] for n in range(len(jobs))]
-    # Spawned, not forked: the caller may have torch threads.
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_start_worker) as pool:
-        futures = {pool.submit(_encode_part, job): number for number, job in enumerate(jobs)}
-        try:
-            for future in as_completed(futures):
-                results[futures[future]] = future.result()
-                on_progress(len(results), len(jobs))
-        except BrokenProcessPool as error:
-            raise EnvironmentFault(
-                "a tokenising process was killed, probably out of memory; run the command again"
-            ) from error
-        finally:
-            pool.shutdown(cancel_futures=True)
-    return [results[n] for n in range(len(jobs))]
-
-
-def _start_worker() -> None:
-    """A process ends with the one that it works for, also where that is killed, and not before it."""
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is already one process per core
-    # Launchers signal whole process groups: a worker that died at once would look like one out of memory.
-    for number in (signal.SIGTERM, signal.SIGUSR1):
-        signal.signal(number, lambda *_: signal.alarm(LAST_SECONDS))
-    if (parent := parent_process()) is not None:
-        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-
-
-def _end_with(parent: BaseProcess) -> None:
-    parent.join()
-    os._exit(1)
+    for number, result in work(_encode_part, jobs, processes):
+        results[number] = result
+        on_progress(len(results), len(jobs))
+    return [results[number] for number in range(len(jobs))]
 
 
 def _encode_part(job: _Job) -> _Result:

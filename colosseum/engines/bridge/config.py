@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from colosseum.engines.calls import ACTIVATIONS, DTYPES, Node, call, setting
+from colosseum.engines.calls import ACTIVATIONS, DTYPES, Node, call, mixed_precision, setting
 from colosseum.engines.foreign import CONTINUED, RUN, loads_optimizer, minutes, source_folder, total_steps
 from colosseum.recipe import derived
 from colosseum.recipe.schema import Model, Recipe
@@ -170,29 +170,9 @@ def _recompute(recipe: Recipe) -> Node:
 
 def _precision(recipe: Recipe) -> Node:
     precision = recipe.precision
-    dtype = DTYPES[precision.dtype]
-    found: Node = {
-        precision.dtype: True,
-        "params_dtype": dtype,
-        "pipeline_dtype": dtype,
-        "autocast_enabled": False,
-        "grad_reduce_in_fp32": precision.grad_reduce_dtype == "fp32",
-    }
-    if precision.fp8 != "none":
-        first, last = precision.bf16_layers.first, precision.bf16_layers.last
-        found |= {
-            "fp8": precision.fp8_format,
-            "fp8_recipe": precision.fp8,
-            "fp8_margin": precision.fp8_margin,
-            "fp8_amax_history_len": precision.fp8_amax_history_len,
-            "fp8_amax_compute_algo": precision.fp8_amax_compute_algo,
-            "fp8_wgrad": precision.fp8_wgrad,
-            "fp8_param_gather": precision.fp8_params,
-            "first_last_layers_bf16": bool(first or last),
-            "num_layers_at_start_in_bf16": first,
-            "num_layers_at_end_in_bf16": last,
-        }
-    return call(f"{TRAINING}.mixed_precision:MixedPrecisionConfig", **found)
+    return call(
+        f"{TRAINING}.mixed_precision:MixedPrecisionConfig", **{precision.dtype: True}, **mixed_precision(precision)
+    )
 
 
 def _adapters(recipe: Recipe) -> Node | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
-from colosseum.engines.calls import ACTIVATIONS, DTYPES, Node, call
+from colosseum.engines.calls import ACTIVATIONS, DTYPES, Node, call, mixed_precision
 from colosseum.engines.foreign import RUN, held_steps, total_steps
 from colosseum.recipe.derived import nodes_and_ranks, warmup_steps
 from colosseum.recipe.schema import Recipe
@@ -201,30 +201,8 @@ def _strategy(recipe: Recipe) -> Node:
 
 
 def _precision(recipe: Recipe) -> Node:
-    precision = recipe.precision
-    dtype = DTYPES[precision.dtype]
-    found: Node = {
-        "precision": "bf16-mixed" if precision.dtype == "bf16" else "32",
-        "params_dtype": dtype,
-        "pipeline_dtype": dtype,
-        "autocast_enabled": False,
-        "grad_reduce_in_fp32": precision.grad_reduce_dtype == "fp32",
-    }
-    if precision.fp8 != "none":
-        first, last = precision.bf16_layers.first, precision.bf16_layers.last
-        found |= {
-            "fp8": precision.fp8_format,
-            "fp8_recipe": precision.fp8,
-            "fp8_margin": precision.fp8_margin,
-            "fp8_amax_history_len": precision.fp8_amax_history_len,
-            "fp8_amax_compute_algo": precision.fp8_amax_compute_algo,
-            "fp8_wgrad": precision.fp8_wgrad,
-            "fp8_param_gather": precision.fp8_params,
-            "first_last_layers_bf16": bool(first or last),
-            "num_layers_at_start_in_bf16": first,
-            "num_layers_at_end_in_bf16": last,
-        }
-    return call(f"{LIGHTNING}:MegatronMixedPrecision", **found)
+    precision = "bf16-mixed" if recipe.precision.dtype == "bf16" else "32"
+    return call(f"{LIGHTNING}:MegatronMixedPrecision", precision=precision, **mixed_precision(recipe.precision))
 
 
 def _callbacks(recipe: Recipe) -> list[Node]:
